@@ -185,7 +185,7 @@ absl::StatusOr<bool> Saver::SaveAndWait(uint64_t step, const Position& position,
   RETURN_IF_ERROR(Begin(step, position, /*waited=*/true, stop_request));
   thread_.LiftByteLimit();
   RETURN_IF_ERROR(AwaitUnderWay(step, absl::InfiniteDuration()));
-  return written_ && stop_request > 0 ? AwaitComplete(step) : written_;
+  return written_ && stop_request > 0 ? AwaitComplete(step, stop_request) : written_;
 }
 
 absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request) {
@@ -256,15 +256,21 @@ absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step) {
+absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step, uint64_t stop_request) {
   // The save itself has ended, so GivesUp no longer limits the time of its commit.
   const absl::Time deadline = deps_.clock.TimeNow() + absl::Seconds(config_.checkpoint_timeout_s);
   double* terms = terms_.mutable_data_ptr<double>();
   while (true) {
-    const bool known = commits_ != nullptr && (commits_->Drain(kSlice) || commits_->newest_complete() >= step ||
-                                               deps_.clock.TimeNow() >= deadline);
-    terms[0] = known ? 1 : 0;
-    terms[1] = known && commits_->newest_complete() >= step ? 1 : 0;
+    const bool ended = commits_ != nullptr && (commits_->Drain(kSlice) || commits_->newest_complete() >= step);
+    const bool late = commits_ != nullptr && !ended && deps_.clock.TimeNow() >= deadline;
+    if (late) {
+      const std::string why = absl::StrCat("its checkpoint was not complete after checkpoint.timeout_s (",
+                                           config_.checkpoint_timeout_s, " s)");
+      deps_.log << "save of step " << step << " failed, training continues: " << why << std::endl;
+      deps_.link.ReportFact(SaveFailedFact{.step = step, .message = why, .stop_request = stop_request});
+    }
+    terms[0] = ended || late ? 1 : 0;
+    terms[1] = ended && commits_->newest_complete() >= step ? 1 : 0;
     terms[2] = terms[3] = 0;
     RETURN_IF_ERROR(SumTerms()) << "while waiting for a checkpoint to be complete";
     if (terms[0] > 0) return terms[1] > 0;

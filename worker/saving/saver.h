@@ -161,8 +161,8 @@ class Saver {
   void ReportLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks);
   // Returns whether all ranks try again, after `delay` has passed and the files of the failed try are removed.
   absl::StatusOr<bool> AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks);
-  // Collective. Returns whether rank 0 completed the checkpoint of `step`.
-  absl::StatusOr<bool> AwaitComplete(uint64_t step);
+  // Collective. Returns whether rank 0 completed the checkpoint of `step` within checkpoint.timeout_s.
+  absl::StatusOr<bool> AwaitComplete(uint64_t step, uint64_t stop_request);
   // How this rank's part ended, once another save could begin; none: it has not ended, or too many commits are queued.
   std::optional<SaveEnd> Ended() const;
   // Sums terms_ over all ranks.

@@ -8,9 +8,14 @@
 #include <map>
 #include <sstream>
 
+#include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/snapshot.h"
+#include "common/clock.h"
+#include "tests/unit/checkpoint/forwarding_disk.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/diagnostics/ledger.h"
@@ -76,6 +81,53 @@ TEST_F(SavesTest, RankThatLeavesWithoutAGrant_LeavesACompletePartialFolder) {
   EXPECT_THAT(*ListCheckpoints(folder_ / "run"), SizeIs(0));
   EXPECT_EQ(away.FactsOf<SaveReadyFact>().at(0).step, step);
   EXPECT_TRUE(Checkpoint::Open(folder_ / absl::StrCat("run/", StepFolderName(step), ".g1.partial")).ok());
+}
+
+// Writes no manifest until `released`; meanwhile an hour passes.
+class StuckDisk final : public ForwardingDisk {
+ public:
+  explicit StuckDisk(SimulatedClock& clock) : clock_(clock) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    if (absl::EndsWith(path, kManifestName) && !released.HasBeenNotified()) {
+      clock_.AdvanceTime(absl::Hours(1));
+      released.WaitForNotification();
+    }
+    return ForwardingDisk::Create(path);
+  }
+
+  absl::Notification released;
+
+ private:
+  SimulatedClock& clock_;
+};
+
+TEST_F(SavesTest, StopThatNeedsASave_IsCancelled_IfTheCheckpointIsNotCompleteInTime) {
+  FakeLink link;
+  link.StopAfterReportOf(1, /*needs_save=*/true);
+  SimulatedClock clock;
+  StuckDisk disk(clock);
+  StartOrder order = Order("run", 20);
+  order.config.checkpoint_timeout_s = 60;
+
+  const TrainerExit code = RunRank(order, {.link = link,
+                                           .file_system = disk,
+                                           .log = log_,
+                                           .must_leave =
+                                               [&] {
+                                                 const bool failed = !link.FactsOf<SaveFailedFact>().empty();
+                                                 if (failed && !disk.released.HasBeenNotified()) disk.released.Notify();
+                                                 return false;
+                                               },
+                                           .clock = clock});
+
+  ASSERT_EQ(code, kExitDone) << log_.str();
+  const std::vector<SaveFailedFact> failed = link.FactsOf<SaveFailedFact>();
+  ASSERT_THAT(failed, SizeIs(1)) << log_.str();
+  EXPECT_EQ(failed[0].stop_request, 1u);
+  EXPECT_THAT(failed[0].message, HasSubstr("was not complete after checkpoint.timeout_s (60 s)"));
+  EXPECT_FALSE(link.FactsOf<FinishedFact>().at(0).stopped);
+  EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).step, 20u);
 }
 
 // A later generation resumes automatically; the user has not allowed it to resume from another job's checkpoints.
