@@ -1,5 +1,6 @@
-// Publishes or removes what a run folder contains in addition to checkpoints when a generation claims it: partial
-// folders, temporary files and folders that were being removed. The caller is rank 0, which holds the folder's lock.
+// Cleans up a run folder when a generation claims it: makes valid partial folders checkpoints, and removes other
+// partial folders, temporary files and what interrupted removals left. The caller is rank 0, which holds the folder's
+// lock.
 //
 // [Note: which partials are valid] If rank 0's host is cut off, rank 0 may still write after the next generation has
 // claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it

@@ -51,8 +51,8 @@ void PutHash(char (&field)[snapshot_format::kHashDigits], const std::string& has
 }
 absl::string_view HashIn(const char (&field)[snapshot_format::kHashDigits]) { return {field, sizeof field}; }
 
-// Writes before and after this call keep their order: this process may be killed in between, and another process then
-// reads the file.
+// Keeps writes before this call in front of writes after it, because this process may be killed in between and another
+// process then reads the file.
 void SetState(char* data, uint32_t state) {
   std::atomic_ref<uint32_t>(reinterpret_cast<Header*>(data)->state).store(state, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -149,7 +149,8 @@ class FileCheck {
   std::vector<CheckpointProblem> problems_;
 };
 
-// The folder may hold only the manifest and the files it lists: a program that added a file may have changed others.
+// The folder may hold only the manifest and the files it lists, because a program that added a file may have changed
+// others.
 std::vector<CheckpointProblem> CheckNames(const std::string& path, const Manifest& manifest) {
   std::set<std::string> listed = {kManifestName};
   for (const ManifestFile& file : manifest.files) listed.insert(file.name);

@@ -168,7 +168,8 @@ absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, 
 
 AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
   if (event.sequence() <= last_sequence_) return Result::kNone;
-  // A script may save without a request, and repeats steps after a restart, so the step does not identify its answer.
+  // A script may save without a request, and repeats steps after a restart. So only `requested` shows that a checkpoint
+  // answers a request.
   if (is_command_) return event.has_checkpoint() && event.checkpoint().requested() ? Result::kSaved : Result::kNone;
   if (event.has_checkpoint() && event.checkpoint().step() >= step_at_request_) return Result::kSaved;
   const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;

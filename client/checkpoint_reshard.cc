@@ -58,9 +58,9 @@ absl::StatusOr<SavedCheckpoint> WriteAndVerify(const Checkpoint& from, ReshardOp
   ASSIGN_OR_RETURN(VerifiedCheckpoint verified,
                    VerifyCheckpoint(saved->path, {.on_bytes = [&](uint64_t bytes) { progress.Add(bytes); }}));
   if (verified.problems.empty() && verified.manifest_hash == saved->manifest_hash) return saved;
-  return absl::DataLossError(absl::StrCat("the written checkpoint does not match what was saved: ",
+  return absl::DataLossError(absl::StrCat("the checkpoint was written, but reading it again found a problem: ",
                                           verified.problems.empty()
-                                              ? absl::StrCat(saved->path, " has a different manifest")
+                                              ? absl::StrCat(saved->path, " has another manifest than the written one")
                                               : verified.problems[0].Text(saved->path)));
 }
 

@@ -1,4 +1,4 @@
-// The verbs of `trainctl checkpoint` that have files of their own.
+// The verbs of `trainctl checkpoint` that have files of their own, except `now` (checkpoint_job.h).
 #pragma once
 
 #include "client/commands.h"

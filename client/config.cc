@@ -102,7 +102,7 @@ absl::StatusOr<ConfigInput> ReadConfigInput(const ConfigOptions& options) {
   return input;
 }
 
-// Makes the draft without asking. Fails with a list of the questions, or with `yes` of those without a default.
+// Makes the draft without asking. Fails with a list of the questions; if `yes`, only of those without a default.
 absl::StatusOr<Draft> DraftWithDefaults(const ConfigInput& input, const ConfigFacts& facts, bool yes) {
   Draft draft = MakeDraft(input, facts, {});
   RETURN_IF_ERROR(draft.problems.ToStatus());

@@ -33,7 +33,8 @@ grpc::ChannelArguments Arguments(const std::string& address) {
   // The keepalive pings of a long Watch detect a coordinator whose machine has disappeared.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  // On this machine, disables pings that measure the connection: each message would cause one, and wake both ends.
+  // On this machine, disables the pings that measure the connection: each message would cause a ping, which wakes both
+  // programs.
   if (IsLocalAddress(address)) {
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);

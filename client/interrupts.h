@@ -1,5 +1,5 @@
 // Handles the signals that end a waiting program. The first Ctrl-C requests a clean end, the second an immediate one.
-// SIGTERM has the same effect, as does SIGHUP (the terminal was closed) unless it has its own handler.
+// SIGTERM has the same effect. So has SIGHUP (the terminal was closed), unless OnHangup has set a callback.
 #pragma once
 
 #include <functional>
@@ -25,8 +25,8 @@ class Interrupts {
   // Sets the callback of the first interrupt. If that interrupt has already arrived, runs the callback now, on the
   // calling thread. Returns once no previous callback runs, so that the caller can destroy what that callback used.
   void OnFirst(std::function<void()> on_first);
-  // Sets the callback of SIGHUP, which then no longer counts as an interrupt; null: it counts again. Returns like
-  // OnFirst.
+  // Sets the callback of SIGHUP, which then no longer counts as an interrupt; null: it counts again. Returns
+  // once no previous callback runs, like OnFirst.
   void OnHangup(std::function<void()> on_hangup);
   // Returns whether an interrupt has arrived.
   bool interrupted() const;

@@ -1,4 +1,5 @@
-// The calls of JobService as functions. Each has a deadline, and is retried while the coordinator stops or starts.
+// The calls of JobService as functions. Each has a deadline. Except for LastLogLines, each is tried up to four times
+// while the coordinator is unavailable, for example because it stops or starts.
 #pragma once
 
 #include <string>

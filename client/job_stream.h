@@ -46,7 +46,8 @@ class EventFilter {
 class JobStream {
  public:
   using OnEvent = std::function<void(const v1::Event&)>;
-  // Called once when the coordinator stops answering, once when it answers again, and when events were deleted unseen.
+  // Called with a sentence for the user when the coordinator stops answering, when it answers again, and when events
+  // were deleted before they could be delivered.
   using OnNotice = std::function<void(absl::string_view)>;
 
   // Does not own `connection`, which must outlive this object.

@@ -30,7 +30,7 @@ namespace {
 
 constexpr unsigned kFlags = __tsan_mutex_linker_init;
 
-// Encloses a call that locks the mutex, or that releases it and waits for it.
+// Encloses a call that locks the mutex, or that releases the mutex, waits, and locks it again.
 class AnnotatedLock {
  public:
   explicit AnnotatedLock(absl::Mutex* mutex) : mutex_(mutex) { __tsan_mutex_pre_lock(mutex_, kFlags); }

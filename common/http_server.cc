@@ -34,7 +34,7 @@ size_t HeadBytes(absl::string_view input) {
   return crlf < lf ? crlf + 4 : lf + 2;
 }
 
-// The time in which a body must arrive, or a complete response must be received.
+// The time in which a body of this size must arrive.
 absl::Duration TransferLimit(size_t bytes) {
   return limits::kScrapeWait + absl::Seconds(static_cast<double>(bytes) / limits::kHttpBytesPerSecond);
 }

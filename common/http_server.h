@@ -1,9 +1,9 @@
 // A small web server that clients cannot block. One thread owns the sockets: it reads requests, decides whether to
 // admit them, and sends what handlers have answered. Two other threads run the handlers, which may answer later
-// (http_exchange.h), so a slow answer delays no byte of another answer. Limits (common/limits.h): connections (a new
-// one replaces the oldest that is not a stream), streams, the size of a head, of a body and of all bodies together, and
-// the time of each part of a request and of a response. A client that is silent, or that sends or reads one byte at a
-// time, uses a descriptor until its deadline and delays no other client.
+// (http_exchange.h), so a slow answer delays no byte of another answer. Limits (limits.h, http_limits.h): connections
+// (a new one replaces the oldest that is not a stream), streams, the size of a head, of a body and of all bodies
+// together, and the time of each part of a request and of a response. A client that is silent, or that sends or reads
+// one byte at a time, uses a descriptor until its deadline and delays no other client.
 //
 //   ASSIGN_OR_RETURN(Listener listener, ListenOn("127.0.0.1:7071", absl::ZeroDuration()));
 //   HttpServer server(listener.fd, {.handle = [](HttpRequest, std::shared_ptr<HttpExchange> exchange) {

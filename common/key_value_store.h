@@ -1,5 +1,5 @@
 // The store through which ranks exchange their addresses: write-once values that all ranks of a generation share. The
-// daemon's link implements it for real jobs; tests have their own. Used only while communicators are created.
+// daemon's link implements it for real jobs; tests have their own classes. Used only while communicators are created.
 //
 // Must not depend on torch. Implementations are thread-safe: gloo calls from its own threads, and a waiting Get blocks
 // no other call.

@@ -1,6 +1,6 @@
-// The lifeline is a pipe through which processes notice that the `trainctl run` that started them has ended, so that
-// they end too. Only trainctl holds the write end. Its private coordinator, its private worker daemon and every shim
-// hold the read end of the same pipe.
+// The lifeline is a pipe through which processes notice that the trainctl (`run`, `launch` or `parity`) that started
+// them has ended, so that they end too. Only trainctl holds the write end. Its private coordinator, its private worker
+// daemon and every shim hold the read end of the same pipe.
 //
 //   The write end was closed and nothing was written: its holder has exited or was killed, and all processes end
 //   immediately.

@@ -74,8 +74,8 @@ inline constexpr size_t kLogLineBytes = 16 << 10;
 inline constexpr size_t kPathBytes = 4'000;
 // Log lines that wait until standard error is read. Beyond this limit lines are dropped and counted.
 inline constexpr size_t kLogQueueBytes = 1 << 20;
-// /metrics: simultaneous connections (a new one replaces the oldest), the size of a request, and how long a client may
-// take to send its request, and then to read the response.
+// The HTTP port, which also serves /metrics: simultaneous connections that are not streams (a new one replaces the
+// oldest), the size of the head of a request, and how long a client may take to send the head.
 inline constexpr size_t kScrapeConnections = 64;
 inline constexpr size_t kScrapeRequestBytes = 8 << 10;
 inline constexpr absl::Duration kScrapeWait = absl::Seconds(5);

@@ -97,7 +97,7 @@ def test_steps_and_evaluations_of_rank_zero_are_sent_before_the_script_ends(daem
     assert (reports[-1].key.job_id, reports[-1].key.generation, reports[-1].last_step) == ("abcdefgh", 2, 300)
 
 
-def test_other_ranks_report_only_their_position(daemon, tmp_path):
+def test_other_ranks_report_only_their_last_step(daemon, tmp_path):
     done = run(tmp_path, "trainyard.report(7, loss=object())", rank="3")
 
     _, reports = daemon.received()
@@ -176,7 +176,7 @@ def test_wrong_values_are_refused_and_steps_that_do_not_increase_are_left_out(da
     assert [step.loss for report in daemon.received()[1] for step in report.steps] == [5]
 
 
-def test_the_position_is_repeated_while_the_script_makes_no_progress(daemon, tmp_path):
+def test_the_last_step_is_reported_again_while_the_script_makes_no_progress(daemon, tmp_path):
     done = run(tmp_path, """
         trainyard.report(1, loss=1)
         trainyard.report(2, loss=2)

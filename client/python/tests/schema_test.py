@@ -39,7 +39,7 @@ def test_all_problems_of_a_dictionary_are_listed():
     assert "checkpoint: expected a dictionary" in text
 
 
-def test_values_of_any_type_are_read_or_listed():
+def test_values_of_any_type_are_read_or_reported_as_problems():
     with pytest.raises(trainyard.errors.InvalidArgumentError) as refused:
         trainyard.job_spec({"name": "\ud800", "resources": {"device": {"a": 1}},
                             "train": {"optimizer": {"lr": 10**400}}})
