@@ -32,7 +32,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
   EXPECT_EQ(one.Get().reason(),
             "rank 1 on w1 was killed by signal 9 (SIGKILL); restarting from step 4 (restart 1 of 10)");
   EXPECT_EQ(one.host.desired().trainers_size(), 0);
-  EXPECT_THAT(one.host.desired().jobs(), ElementsAre(kJob)) << "its trainers' snapshots in memory are useful";
+  EXPECT_THAT(one.host.desired().jobs(), ElementsAre(kJob)) << "the next group may resume from the snapshots";
   one.host.Apply(false);
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
@@ -403,7 +403,7 @@ TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostTheTrainer) {
   one.host.incarnation = 12;
   one.host.sequence = 0;
   one.host.Attach();
-  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "not restarted: its exit may be on its way";
+  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "the exit of the old trainer may still be reported";
 
   one.harness.Advance(absl::Milliseconds(1200));
 

@@ -105,7 +105,7 @@ TEST(CoreSaves, NamedSave_RemovesItsGrant_AndASaveWithOtherContentsIsNotRecorded
   ASSERT_EQ(one.Get().checkpoints_size(), 1);
   EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
-  EXPECT_THAT(one.Grants(), IsEmpty()) << "repeated by its daemon";
+  EXPECT_THAT(one.Grants(), IsEmpty()) << "the daemon repeats the fact, which adds no grant";
 
   one.host.ReadySave(Key(kJob, 1, 0), 7, "other");
   one.host.Save(Key(kJob, 1, 0), 7);
@@ -224,7 +224,7 @@ TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
 TEST(CoreSaves, SaveRequest_ReachesRank0_AndIsRepeatedToLaterGenerationsUntilASaveIsMade) {
   SavingHost one;
   EXPECT_EQ(one.harness.RequestSave(kJob).status.code(), absl::StatusCode::kFailedPrecondition)
-      << "its group is still forming";
+      << "the job's group is still forming";
   EXPECT_EQ(one.harness.RequestSave("nosuchjob").status.code(), absl::StatusCode::kNotFound);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 4);
@@ -250,7 +250,7 @@ TEST(CoreSaves, SaveRequest_ReachesRank0_AndIsRepeatedToLaterGenerationsUntilASa
 TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
   SavingHost one;
   EXPECT_EQ(one.harness.CancelSaved(kJob).status.code(), absl::StatusCode::kFailedPrecondition)
-      << "its group is still forming";
+      << "the job's group is still forming";
   BringToRunning(one.harness, one.host, kJob);
   ASSERT_TRUE(one.harness.CancelSaved(kJob).status.ok());
   EXPECT_TRUE(one.host.desired().trainers(0).stop_needs_save());
@@ -415,7 +415,7 @@ TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore)
   EXPECT_EQ(one.Get().checkpoints(0).step(), 10u);
 }
 
-TEST(CoreLastSave, OfAResumedRunThatWasComplete_IsShown_AndSufficient) {
+TEST(CoreLastSave, OfAResumedRunThatWasComplete_IsShown_AndTheJobSucceeds) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -432,7 +432,7 @@ TEST(CoreLastSave, OfAResumedRunThatWasComplete_IsShown_AndSufficient) {
   EXPECT_EQ(job.checkpoints(0).path(), "/runs/x/step-10");
 }
 
-TEST(CoreSaves, ChangesSinceTheCheckpoint_AreADecisionPerKey) {
+TEST(CoreSaves, ChangesSinceTheCheckpoint_AreReportedAsOneDecisionPerKey) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   v1::Fact fact;

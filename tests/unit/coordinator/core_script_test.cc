@@ -203,7 +203,7 @@ TEST(ScriptSaves, ACancellationWithASave_WaitsForTheSave_AlsoOfTheNextGroup) {
   script.Report("train", 2, 0, [](v1::RankReport& report) { report.set_saves_on_request(true); });
 
   ASSERT_TRUE(script.CancelWithSave().ok());
-  ASSERT_TRUE(script.CancelWithSave().ok()) << "asked twice";
+  ASSERT_TRUE(script.CancelWithSave().ok()) << "a second request changes nothing";
   EXPECT_EQ(script.RequestedSaves(), 1u);
   EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(script.Get().reason(), HasSubstr("cancelled when its script has saved"));

@@ -431,7 +431,7 @@ TEST_F(HangTest, TimeWithoutProgress_CountsFromALaterStart) {
   EXPECT_EQ(DecideAfter(absl::Seconds(15)).act, Act::kRestart);
 }
 
-TEST_F(HangTest, EndedRank_BlocksNoRank) {
+TEST_F(HangTest, EndedRank_IsNotNamed) {
   AddRank(Phase::kSave);
   AddRank(Phase::kEnded).ended = true;
   SetPosition(facts_.ranks[0], 4);

@@ -45,7 +45,7 @@ TEST(HostLoss, SilenceAlone_NeverLosesAHost) {
   Stalled stalled;
   stalled.facts.silent_for = absl::Hours(10);
   stalled.facts.since_progress = absl::ZeroDuration();
-  EXPECT_FALSE(stalled.Decide().lost) << "its peers complete steps";
+  EXPECT_FALSE(stalled.Decide().lost) << "the job completes steps";
 }
 
 TEST(HostLoss, WithinTheLease_NothingIsDecided) {
@@ -84,7 +84,7 @@ TEST(HostLoss, Stall_CountsOnlyUpToTheOldestReportOfAPeer) {
   evaluating.peers[1].report_age = kReportInterval + absl::Seconds(2);
   evaluating.peers[1].phase_limit = absl::Seconds(4);
   evaluating.peers[1].phase_time = absl::Milliseconds(5'999);
-  EXPECT_FALSE(evaluating.Decide().lost) << "its reports show the phase for less than 4 s";
+  EXPECT_FALSE(evaluating.Decide().lost) << "the peer's reports show the phase for less than 4 s";
   evaluating.peers[1].phase_time = absl::Seconds(6);
   EXPECT_TRUE(evaluating.Decide().lost);
 }

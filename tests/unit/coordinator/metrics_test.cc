@@ -93,7 +93,7 @@ TEST(Metrics, JobSeries_NameTheJob_AndAreDroppedWhenItIsFinal) {
   metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
   EXPECT_NE(name, "");
   EXPECT_EQ(JobsOfSeries(metrics), std::vector<std::string>(5 + 8, absl::StrCat(job.value(), "/", name)))
-      << "step, loss, speed, waiting, bubble, and the eight parts of its time";
+      << "step, loss, speed, waiting, bubble, and the eight parts of the job's time";
 
   metrics.ObserveEffect(JobEnded{job});
   EXPECT_THAT(JobsOfSeries(metrics), IsEmpty());

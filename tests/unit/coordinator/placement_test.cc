@@ -104,7 +104,7 @@ TEST(Placement, AnElasticJob_GetsAsManyRanksAsFit_InWholeGroups) {
   EXPECT_EQ(DecidePlacement({.ranks = 6, .min_ranks = 1, .hosts = one}).reason, "2 of at most 6 ranks on a (2)");
 }
 
-TEST(RankAssignment, KeepsRanksOnTheirHosts_IfThereAreFewerOrMore) {
+TEST(RankAssignment, KeepsRanksOnTheirHosts_IfTheirNumberChanges) {
   const HostName a("a"), b("b"), c("c");
   EXPECT_THAT(AssignRanks({{a, 2}, {c, 2}}, {a, a, b, b, c, c}, 2), ::testing::ElementsAre(a, a, c, c));
   EXPECT_THAT(AssignRanks({{a, 2}, {b, 2}}, {b, b}, 2), ::testing::ElementsAre(b, b, a, a));

@@ -338,7 +338,7 @@ TEST_F(Preemption, WithinItsQuota_AJobPreemptsJobsOfItsOwnNamespace) {
   EXPECT_THAT(Decide()[0].preempt, ElementsAre(JobId("own")));
 }
 
-TEST_F(Preemption, OnlyHostsThatTheJobMayUse_Count) {
+TEST_F(Preemption, JobsOnHostsThatThePreemptorMayNotUse_AreNotPreempted) {
   hosts = {MakeHost("h1", 2, 0), MakeHost("h2", 2, 0)};
   facts.running = {MakeRunning("a", {{H("h1"), 2}}, 0), MakeRunning("b", {{H("h2"), 2}}, 20)};
   facts.waiting = {MakeWaiting(1, 1, 90)};

@@ -106,7 +106,7 @@ TEST(QueueConfig, AllProblemsAreReportedTogether) {
 
 // ---- forecasts ------------------------------------------------------------------------------------------------------
 
-TEST(ForecastOfQueue, FollowsTheKnownEnds_InTheOrderOfTheQueue) {
+TEST(ForecastOfQueue, FollowsTheKnownEndsOfJobs_InTheOrderOfTheQueue) {
   QueueRules rules;
   std::vector<HostSlots> hosts = {MakeHost("h1", 4, 0)};
   const WaitingJob first = MakeWaiting(1, 2), second = MakeWaiting(2, 4), third = MakeWaiting(3, 1);

@@ -171,7 +171,7 @@ TEST_F(RankMetricsTest, StatesAndRecoveries_AreMeasuredByTheirEvents) {
       << "a clock that was set back gives no duration";
 }
 
-TEST_F(RankMetricsTest, AfterARestartOfTheCoordinator_OnlyWhatItHasSeenBeginIsMeasured) {
+TEST_F(RankMetricsTest, AfterARestartOfTheCoordinator_OnlyStatesThatBeginAfterwardsAreMeasured) {
   Enter(v1::JOB_STATE_STARTING, 5'000);
   Enter(v1::JOB_STATE_RUNNING, 9'000);
 

@@ -358,7 +358,7 @@ TEST(OpenApi, DescribesEveryMethod) {
   const auto* service = v1::Job::descriptor()->file()->FindServiceByName("JobService");
   EXPECT_EQ(document["paths"].size(), static_cast<size_t>(service->method_count()));
   const auto& schemas = document["components"]["schemas"];
-  EXPECT_EQ(schemas["trainyard.v1.Job"]["properties"]["last_step"]["type"], "string") << "64 bits";
+  EXPECT_EQ(schemas["trainyard.v1.Job"]["properties"]["last_step"]["type"], "string") << "a 64-bit number is text";
   EXPECT_EQ(schemas["trainyard.v1.LogLine"]["properties"]["text"]["format"], "byte");
   // Every reference has a schema.
   const std::string text = document.dump();

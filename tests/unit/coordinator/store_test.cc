@@ -111,7 +111,7 @@ TEST(SqliteStore, LogIsCopiedIntoTheFile_WhenIdle_OrWhenItIsLong) {
 
   commit(100);
   EXPECT_GT(file_size(), tidied) << "a long log is copied without an idle moment";
-  EXPECT_LT(log_size(), 60u * 400'000) << "and starts again from the beginning";
+  EXPECT_LT(log_size(), 60u * 400'000) << "the log starts again from the beginning";
   auto snapshot = (*store)->Load("");
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_EQ(snapshot->records.size(), 115u);

@@ -71,7 +71,7 @@ TEST_F(PiecesTest, TheTokensOfPieces_AreThoseOfTheWholeText) {
   EXPECT_EQ(TokensOf(*corpus, pieces), TokensOf(*corpus, whole));
 }
 
-TEST_F(PiecesTest, TextThatIsNotUtf8_IsNamedByItsLine_WhereverItIsCut) {
+TEST_F(PiecesTest, TextThatIsNotUtf8_IsReportedWithItsLine_WhereverTheTextIsCut) {
   std::string text;
   for (int i = 0; i < 300; ++i) absl::StrAppend(&text, i == 250 ? "bad \xff\n" : "the line\n");
   const std::unique_ptr<Corpus> corpus = CorpusOf(text);

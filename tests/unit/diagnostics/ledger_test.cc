@@ -104,7 +104,7 @@ TEST_F(LedgerTest, CachedBlock_IsReserved) {
   EXPECT_EQ(ledger_.num_blocks_allocated(), made);
 }
 
-TEST_F(LedgerTest, ThreadsAddUp) {
+TEST_F(LedgerTest, MemoryOfSeveralThreads_IsAddedUp) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] {

@@ -360,7 +360,7 @@ TEST_F(LinkTest, Refusal_IsFinal) {
   EXPECT_THAT(std::string(order.status().message()), HasSubstr("no such trainer"));
 }
 
-TEST_F(LinkTest, NoDaemon_EndsWithinTheLimit) {
+TEST_F(LinkTest, AwaitStart_WithoutADaemon_EndsWithinTheLimit) {
   auto link = Connect();
 
   absl::Status status = link->AwaitStart(absl::Milliseconds(100)).status();

@@ -20,7 +20,7 @@ inline double RelativeDifference(const at::Tensor& found, const at::Tensor& expe
   return ((found.detach().to(at::kDouble) - exact).abs().max() / exact.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-// Returns the result and the gradients of its weighted sum.
+// Returns `y`, and the gradients of the weighted sum of `y` with respect to the leaves.
 inline std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& weights,
                                              const std::vector<at::Tensor>& leaves) {
   (y * weights.to(y.scalar_type())).sum().backward();
@@ -29,7 +29,7 @@ inline std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tens
   return all;
 }
 
-// As WithGradients, but for a norm, with gradients of both its output and the returned x.
+// As WithGradients, for the two results of a norm: the gradients are those of weighted sums of `out.y` and `out.x`.
 inline std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tensor& weights,
                                                  const std::vector<at::Tensor>& leaves) {
   const auto weighted_sum = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };

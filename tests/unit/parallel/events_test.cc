@@ -231,7 +231,7 @@ TEST(CompareParameters, NamesTheTensorAndTheRanks) {
   EXPECT_THAT(Differences({}, {.dp_replicate = 3}, 1, name), ElementsAreArray(on_all_ranks(3, name + " of 1")));
   EXPECT_THAT(Differences({.strategy = Strategy::kZero1}, {.dp_shard = 3}, 2, name),
               ElementsAreArray(on_all_ranks(3, name + " of 2")));
-  // The two ranks of a replica compare what both hold.
+  // The ranks of a replica combine their hashes, so both ranks of the changed replica are named.
   EXPECT_THAT(Differences({.strategy = Strategy::kHsdp}, {.dp_replicate = 2, .dp_shard = 2}, 2, name),
               ElementsAreArray(on_all_ranks(4, name + " of 2 3")));
   // The masters are sharded; the replicated weights differ.

@@ -144,7 +144,7 @@ TEST(Recompute, AboveFrozenParameters_GivesTheSameGradients) {
   }
 }
 
-TEST(Recompute, UnitsBelowBackward_RunOnce) {
+TEST(Recompute, UnitsThatBackwardDoesNotReach_RunOnce) {
   auto model = *NewModel({.layers = 3, .heads = 1, .width = 8, .context = 8, .vocabulary = 16}, 5, at::kFloat);
   for (const NamedTensor& parameter : model->parameters()) {
     const bool below = parameter.name.starts_with("w") || parameter.name.starts_with("h.0.");

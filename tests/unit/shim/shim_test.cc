@@ -1,5 +1,5 @@
 // The shim with small programs in place of the trainer. Launch and exit records are written and read by the daemon's
-// code, so both sides of the files are tested against each other.
+// code, so the shim and the daemon are tested against each other.
 #include <errno.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>

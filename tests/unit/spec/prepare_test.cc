@@ -157,7 +157,7 @@ TEST(Prepare, SpecFromTheApiIsCheckedLikeAFile) {
             "checkpoint.dir: is required; expected a folder that all hosts of the job share");
 }
 
-// Each of these once crashed the coordinator or blocked it for a minute.
+// Each of these specs once crashed the coordinator or blocked it for a minute.
 TEST(Prepare, NumbersOutOfRange_AreRefusedBeforeTheOtherRules) {
   const v1::JobSpec good = Read(kGoodJob).spec;
   v1::JobSpec spec = good;

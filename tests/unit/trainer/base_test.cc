@@ -243,7 +243,7 @@ TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaitingAndItsPredecessorDetec
   EXPECT_TRUE((*second)->CheckFence().ok());
   EXPECT_TRUE(absl::IsAborted((*first)->CheckFence()));
   EXPECT_THAT(std::string((*first)->CheckFence().message()), HasSubstr("belongs to generation 2"));
-  // The second one holds the lock: the end of the first releases nothing.
+  // The second generation holds the lock now, so the end of the first one releases nothing.
   first->reset();
   EXPECT_TRUE(absl::IsFailedPrecondition(AcquireAndClaim(folder.path(), "b", 1).status()));
   second->reset();

@@ -136,7 +136,7 @@ TEST(Generate, Interruption_EndsTheTextsThatHaveBegun) {
   for (size_t i : {2, 3, 4}) EXPECT_TRUE(texts.tokens[i].empty() && texts.ends[i].empty());
 }
 
-TEST(Generate, ErrorsOfTheReceiverAndDamagedWeights_EndIt) {
+TEST(Generate, ErrorsOfTheReceiverAndDamagedWeights_EndTheGeneration) {
   auto model = NewGeneratingModel(ModelFamily::kLlama, 16);
   Texts texts(FivePrompts().size());
   texts.fails_at = 7;

@@ -56,7 +56,7 @@ TEST(TimeWithinBudget, NeverBeginsWhatWouldEndAfterTheBudget) {
         const std::vector<double> seconds = cpu.Time(kThree, {.budget_s = budget_s, .short_s = 1, .max_tries = 5});
 
         EXPECT_LE(cpu.now_s_ - 1000, std::max(budget_s, first_s) + 1e-9) << rate << " " << share << " " << budget_s;
-        EXPECT_GT(seconds[1], 0);  // the most important one is always timed
+        EXPECT_GT(seconds[1], 0);  // the shape with the most work is always timed
       }
     }
   }

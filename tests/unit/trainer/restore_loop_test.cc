@@ -185,7 +185,7 @@ TEST_F(RestoreLoopTest, AnotherCheckpointOfThatName_IsNotUsed) {
   }
 }
 
-// The expected result: the newest checkpoint that all can load, unless some rank refuses one that is tried before.
+// The expected result: the newest checkpoint that all can load, unless a rank refuses one that is newer.
 TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
   constexpr int kCases = 200, kWorld = 4;
   std::mt19937 random(1);

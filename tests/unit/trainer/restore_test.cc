@@ -68,7 +68,7 @@ class RestoreTest : public SmallJobTest {
     return order;
   }
 
-  // Returns the run folder as another host sees it: the checkpoints of `own_steps` are copies of its own.
+  // Returns the run folder as another host sees it: the checkpoints of `own_steps` are that host's own copies.
   std::string ViewOf(const std::string& run, const std::string& name, const std::vector<uint64_t>& own_steps) {
     const std::string view = folder_ / name;
     EXPECT_TRUE(MakeFolders(view).ok());

@@ -430,7 +430,7 @@ TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNee
   }
 }
 
-TEST_F(RunTest, MissingRecordedCheckpoint_IsNoReasonToRefuseTheJob) {
+TEST_F(RunTest, MissingRecordedCheckpoint_FailsTheRank_ButDoesNotRefuseTheJob) {
   FakeLink link;
   StartOrder order = Order("elsewhere", 5);
   order.generation = 2;
