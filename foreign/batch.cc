@@ -109,7 +109,8 @@ class BatchTranslator {
     if (!value->is_auto) {
       t_.Set(*value, key, yaml::NumberText(*value->number));
       if (accumulation_value_ != nullptr) return;
-      // The other size, if the file does not give it. Without a key for accumulation, it is 1, as in DeepSpeed.
+      // Sets the other size, too, if the file does not give it. The file has no key for the accumulation, which is then
+      // 1, as in DeepSpeed.
       if (global_value_ == nullptr && !t_.HasFlag(kGlobalKey)) t_.Set(*value, kGlobalKey, absl::StrCat(global_));
       if (micro_value_ == nullptr && !t_.HasFlag(kMicroKey)) t_.Set(*value, kMicroKey, absl::StrCat(micro_));
       return;

@@ -4,7 +4,7 @@
 //   absl::optional<Dialect> dialect = DialectOf(text);
 //   ForeignJob job = ImportFile(file, *dialect, read_text, &problems, &positions);
 //   v1::JobSpec spec = job.spec;
-//   CheckForeignJob(job, file, &spec, &problems, &positions);   // presets, ranges, missing keys
+//   CheckForeignJob(&job, file, &spec, &problems, &positions);   // presets, ranges, missing keys
 //
 // Pure, except for the functions that read other files. Takes about a millisecond for any text.
 #pragma once

@@ -1,5 +1,6 @@
 // The translators: each reads a group of keys of a foreign file and sets the keys of the job that they mean. import.cc
-// calls them in this order, because later ones need the ranks and the strategy that earlier ones set. Pure.
+// calls the translator of the file's program first, then TranslateBatch, which needs the ranks and the division of the
+// model that it has set, and SetTrainingDefaults last. Pure.
 #pragma once
 
 #include "foreign/translation.h"

@@ -11,7 +11,7 @@ namespace trainyard {
 struct LoraSettings {
   int64_t rank = 0;  // 0: the model has no adapters
   double alpha = 0;
-  double dropout = 0;                // a probability, of the inputs of A
+  double dropout = 0;                // the probability that an input of A is set to 0
   std::vector<std::string> targets;  // ends of names of projections, or globs of whole names
   bool operator==(const LoraSettings&) const = default;
 };

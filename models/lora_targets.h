@@ -27,8 +27,8 @@ double LoraScale(const LoraSettings& lora);
 
 bool IsGlob(absl::string_view target);
 
-// The targets of one model. The time of a match does not depend on the number of targets that are no globs: PEFT lists
-// the whole names of all projections if all of them have adapters.
+// The targets of one model. There may be many: PEFT lists the whole names of all projections if all of them have
+// adapters. Therefore the time of a match hardly depends on the number of targets that are no globs.
 class TargetMatcher {
  public:
   // A name in transformers is `prefix` followed by our name.

@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// Larger drawings are cut, with a line that says how much is missing.
+// ScheduleText cuts larger drawings, and says below them where they end. ScheduleSvg refuses larger schedules.
 inline constexpr int kMaxDrawnRanks = 64;
 inline constexpr int kMaxDrawnColumns = 512;
 inline constexpr int64_t kMaxSvgActions = 100'000;

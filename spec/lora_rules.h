@@ -6,8 +6,8 @@
 
 namespace trainyard {
 
-// REQUIRES: as for ValidateJob. If it returns false, counting the adapters' parameters would take too long; this is
-// reported.
+// REQUIRES: as for ValidateJob. Returns false if the targets are so long that counting the adapters' parameters would
+// take too long. That is also added to `problems`.
 bool CheckLora(const v1::Train& train, const Positions& positions, Problems* problems);
 
 }  // namespace trainyard

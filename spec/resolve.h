@@ -1,6 +1,6 @@
 // Sets every default and every `auto` of a job that can be decided without a host, and returns the reasons. Keys that
-// only a host can decide (device, threads_per_rank, product_kernels, network.interface) stay unset and are listed as
-// such. Pure.
+// only a host can decide (device, threads_per_rank, product_kernels, network.interface, network.shared_memory) stay
+// unset, and the reasons say who decides them. Pure.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace trainyard {
 
 // If checkpoint.dir is not set, uses a folder below `default_run_root`, unless that is empty. Removes the keys of
-// training from a probe. REQUIRES: ValidateJob found no error in `spec`.
+// training from a command or probe. REQUIRES: ValidateJob found no error in `spec`.
 std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::string& default_run_root,
                                         v1::JobSpec* spec);
 

@@ -190,8 +190,8 @@ absl::StatusOr<templates::Rendered> ChatTemplate::Render(const Conversation& con
                                                          bool prompts) const {
   if (has_tool_template_ && !conversation.tools.is(Kind::kNone)) {
     return absl::InvalidArgumentError(
-        "it has tools, and for those the tokenizer has a separate template, 'tool_use', which is not used here; write "
-        "that template to chat_template.jinja in a folder with nothing but the files of the tokenizer");
+        "the conversation has tools, for which the tokenizer has a separate template, 'tool_use', that is not used "
+        "here; write that template to chat_template.jinja in a folder with nothing but the files of the tokenizer");
   }
   templates::Context context = context_;
   context.emplace_back("messages", Value::List({conversation.messages.begin(),

@@ -1,6 +1,7 @@
 // AgentService, which the daemons call. Attach is one stream per run of a daemon. Its messages become events, and the
-// core's messages to a host are written to it; a newer desired state replaces one that still waits. A heartbeat only
-// updates a time here and bypasses the core's queue.
+// core's messages to a host are written to the stream; a newer desired state replaces one that still waits. A heartbeat
+// becomes an event only if its drain request, its trouble or its revision has changed since the last one; otherwise it
+// only updates the time of the last message, the offset of the host's clock and the host's free disk space.
 //
 // Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
 #pragma once
@@ -36,7 +37,7 @@ class AgentServiceImpl final : public AgentServiceBase {
   void Release(SendToHost send);
   void Release(EndSession end);
   void Release(SendValues send) { values_.Add(std::move(send)); }
-  // Values and acknowledgements are collected for a short time before they are sent. Returns the maximum time until the
+  // Sends the values and acknowledgements that have been collected for long enough. Returns the maximum time until the
   // next call.
   absl::Duration Flush();
   void EndAll(const absl::Status& status);

@@ -79,7 +79,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Registry<WatchId, WatchStream> watches_;
   Registry<ReaderId, LogsStream> readers_;
   absl::Mutex stalled_mu_;
-  EventPtr stalled_ ABSL_GUARDED_BY(stalled_mu_);  // sent first to a new watcher; null: nothing
+  EventPtr stalled_ ABSL_GUARDED_BY(stalled_mu_);  // sent to each new watcher; null: nothing
 };
 
 }  // namespace trainyard

@@ -181,8 +181,8 @@ absl::Status RpcServer::Serve() {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, MakeServerCredentials());
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
   builder.SetMaxSendMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
-  // Daemons ping every 2 s to detect a link that drops everything; by default a server treats frequent pings as an
-  // attack.
+  // Daemons ping every 10 s, also on an idle connection, to detect a coordinator that does not answer. By default a
+  // server treats frequent pings without data as an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -44,7 +44,7 @@ struct RpcServerOptions {
   std::string viewer_token_file = {};  // the same for viewers; empty: there are none
   std::string tokens = {};             // folder for the new token; empty: the user's token folder
   std::string state_token = {};        // file for the new token if that folder cannot be used; empty: an error
-  std::function<void(const std::string&)> warn = nullptr;                               // reports refused connections
+  std::function<void(const std::string&)> warn = nullptr;                               // logs a warning
   std::function<void(const char* method, absl::Duration duration)> answered = nullptr;  // see RpcContext
 };
 
@@ -67,7 +67,7 @@ class RpcServer final : public EffectSink {
   // Describes who may call. REQUIRES: started.
   const std::string& callers() const { return callers_; }
 
-  // The role of a caller of the HTTP port with this `authorization` header. At least as strict as the API. A caller
+  // The role of a caller of the HTTP port with this `authorization` header. Never allows more than the API. A caller
   // without a token is a viewer at most, because its request may come from the page of another web site in the browser
   // of the caller. `only_this_host`: the port can be reached from this host only. Possible errors: Unauthenticated;
   // PermissionDenied if the API needs no token and the port can be reached by more callers than the API.
@@ -112,7 +112,8 @@ class RpcServer final : public EffectSink {
   AgentServiceImpl agents_;
   std::string address_;
   std::string callers_;
-  std::string own_token_, own_folder_;  // the token file and its folder; empty: none was written
+  std::string own_token_;   // the token that this start has generated; empty: token_file has it, or none is needed
+  std::string own_folder_;  // the token folder with the files of own_token_; empty: none was written there
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;  // last: its threads use all of the above
 };

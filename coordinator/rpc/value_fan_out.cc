@@ -14,8 +14,8 @@ namespace trainyard {
 namespace {
 
 // Values are collected for this time per host, which is about the cost of a write, so that collecting takes as long as
-// sending. Hosts that wait for the values of all ranks are not delayed: when every host has written equally many
-// values, they are sent immediately.
+// sending. Values are sent immediately when their number is a multiple of the number of hosts, because then all hosts
+// may have written equally many, and may be waiting for the values of all ranks.
 constexpr absl::Duration kCollectTimePerHost = absl::Microseconds(10);
 // While values keep arriving, they are collected for at most this multiple of the collecting time of all hosts.
 constexpr int kMaxCollectTimes = 20;
@@ -90,7 +90,7 @@ absl::Duration ValueFanOut::SendDue() {
     Log& log = it->second;
     if (log.has_unsent() && log.due() <= now) Send(log);
     if (log.has_unsent()) wait = std::min(wait, log.due() - now);
-    // The job has released the log: its generation has ended.
+    // The job has released the log, because the generation has formed or ended.
     it = !log.has_unsent() && log.log.use_count() == 1 ? logs_.erase(it) : std::next(it);
   }
   return wait;

@@ -86,7 +86,8 @@ class SqliteStore final : public Store {
     }
     ASSIGN_OR_RETURN(FileIdentity opened, IdentityOf(path_));
     files_ = {{path_, opened}};
-    // The log has all commits since SQLite's last checkpoint. It is missing if the file system does not support it.
+    // The log has all commits since SQLite last copied it into the file. A file system may not support such a log; then
+    // there is none.
     const std::string log = absl::StrCat(path_, "-wal");
     if (absl::StatusOr<FileIdentity> log_opened = IdentityOf(log); log_opened.ok())
       files_.push_back({log, *log_opened});
@@ -148,7 +149,7 @@ class SqliteStore final : public Store {
     return SQLITE_OK;
   }
 
-  // An error loses nothing, because the log still contains every commit. If it lasts, later commits fail with it.
+  // An error loses nothing, because the log still contains every commit. If the error lasts, later commits fail, too.
   void CopyLog() {
     log_pages_ = 0;  // until the next commit, so that an error is not repeated in every idle moment
     sqlite3_wal_checkpoint_v2(db_, nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
@@ -271,7 +272,7 @@ class SqliteStore final : public Store {
   sqlite3_stmt* write_revision_ = nullptr;
 };
 
-// Adds instructions to the error: a damaged store is never used in part.
+// Adds instructions to the error of a damaged store, which is never used in part.
 absl::Status WithRestoreInstructions(const absl::Status& status, const std::string& path) {
   if (!absl::IsDataLoss(status)) return status;
   std::string backup = StoreBackupPath(path);

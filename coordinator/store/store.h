@@ -46,7 +46,7 @@ class Store {
 
   // Commits all of `entries` or none; they are durable when this returns. Returns the new revision.
   // Possible errors:
-  //   Aborted             another process has written since `expected_revision`: exit, because it owns the store.
+  //   Aborted             another process has written since `expected_revision` and owns the store now: exit.
   //   InvalidArgument     the entries exceed the limit of a commit: split the batch.
   //   ResourceExhausted   no disk space is left: retry when there is.
   //   Unavailable         the disk does not accept writes now: retry.
@@ -55,7 +55,7 @@ class Store {
 
   // Checks that the committed data is where the next start will look for it. Takes microseconds. Possible errors:
   //   FailedPrecondition  the file was removed or replaced, so nothing more may be acknowledged: exit.
-  //   Unavailable         it cannot be checked now.
+  //   Unavailable         the files cannot be checked now.
   virtual absl::Status CheckFiles() { return absl::OkStatus(); }
 
   // Does housekeeping that a later commit would otherwise have to do. Called when nothing waits for a commit.
@@ -74,7 +74,7 @@ std::unique_ptr<Store> NewMemoryStore();
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path);
 
 // Atomically writes a complete copy next to the file, at StoreBackupPath; called at every clean stop. Possible errors:
-// those of Commit.
+// DataLoss, PermissionDenied, ResourceExhausted or Unavailable, as for OpenSqliteStore and Commit.
 absl::Status BackUpSqliteStore(const std::string& path);
 std::string StoreBackupPath(const std::string& path);
 
