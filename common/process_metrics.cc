@@ -26,7 +26,7 @@ constexpr MetricSpec kResident = {"process_resident_memory_bytes", MetricKind::k
 constexpr MetricSpec kVirtual = {"process_virtual_memory_bytes", MetricKind::kGauge, "Size of the address space."};
 constexpr MetricSpec kThreads = {"process_threads", MetricKind::kGauge, "Threads of the process."};
 constexpr MetricSpec kOpen = {"process_open_fds", MetricKind::kGauge, "Open file descriptors."};
-constexpr MetricSpec kMax = {"process_max_fds", MetricKind::kGauge, "Largest number of open file descriptors."};
+constexpr MetricSpec kMax = {"process_max_fds", MetricKind::kGauge, "File descriptors that may be open."};
 
 // The time at which the host was booted, in Unix time; none: it cannot be read.
 absl::optional<double> BootSeconds() {

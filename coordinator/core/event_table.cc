@@ -60,7 +60,8 @@ constexpr auto kTable = MakeTable(
     Row<HostValuesReceived>{{"HostValuesReceived", "host_values", kDaemon, "Rendezvous values that ranks have put"}},
     Row<LogPushEnded>{{"LogPushEnded", "log_push_ended", kDaemon, "All output of one log request was sent"}},
     Row<WebhookDone>{{"WebhookDone", "webhook_done", kSender, "The webhook of a job was delivered or given up"}},
-    Row<Tick>{{"Tick", "tick", kTimer, "Ten times a second: leases, graces, hangs, lost hosts, forming groups"}});
+    Row<Tick>{
+        {"Tick", "tick", kTimer, "Ten times a second: leases, grace periods, hangs, lost hosts, forming groups"}});
 
 }  // namespace
 

@@ -19,7 +19,8 @@
 namespace trainyard {
 namespace {
 
-// A watcher requests the next batch after this one, so a slow reader never has more than this in memory.
+// The largest number of events in a batch. A watcher requests the next batch only after it has written one, so a slow
+// watcher never has more events in memory.
 constexpr size_t kWatchBatch = 256;
 // Only the newest finished jobs keep their steps and evaluations, because a client may still be reading them.
 constexpr size_t kFinishedWithReports = 8;

@@ -1,7 +1,7 @@
 // Hosts that could not run a job although nothing is wrong with the job (JobRecord.avoided): the host does not have the
-// job's recorded checkpoint (its folder is not shared), could not start a trainer, or had a full disk. The job waits or
-// is placed elsewhere. Such a host is tried again after some time, when a new daemon attaches, or when an operator
-// requests that.
+// job's recorded checkpoint (its folder is not shared), could not start a trainer, failed command.check, or had a full
+// disk. The job waits or is placed elsewhere. A host without the checkpoint or with a full disk is tried again after
+// some time. Every avoided host is tried again when a new daemon attaches or an operator requests that.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace trainyard {
 
-// Excludes the failed rank's host from the job's placement for some time, if the host was the cause.
+// Excludes the failed rank's host from the job's placement, if the host was the cause.
 void AvoidFailedHost(Turn& turn, Job& job);
 
 // Allows the host again, because the job ran there or a new daemon has attached.

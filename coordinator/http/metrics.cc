@@ -21,7 +21,7 @@ namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// A scrape waits at most this long for a round of the loop, which has one with every tick, ten times per second.
+// A scrape waits at most this long for a round of the loop. Each tick causes a round, ten times per second.
 constexpr absl::Duration kScrapeWait = absl::Seconds(1);
 constexpr absl::Duration kRefusedLogPeriod = absl::Minutes(10);
 
@@ -89,8 +89,8 @@ constexpr MetricSpec kCommitFailures = {"trainyard_store_commit_failures_total",
 constexpr MetricSpec kStalled = {"trainyard_store_stalled", MetricKind::kGauge,
                                  "1 while the store accepts no writes and everything except reads waits."};
 constexpr MetricSpec kReportsDropped = {"trainyard_reports_shed_total", MetricKind::kCounter,
-                                        "Reports of ranks dropped because too many events waited for the core; never the "
-                                        "steps of rank 0."};
+                                        "Reports of ranks dropped because too many events waited for the core; never "
+                                        "the steps of rank 0."};
 constexpr MetricSpec kEventsDropped = {"trainyard_events_dropped_total", MetricKind::kCounter,
                                        "Events dropped because of a limit; watchers can no longer get them.", "kind"};
 constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKind::kGauge,

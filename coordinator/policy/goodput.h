@@ -23,7 +23,7 @@ struct GoodputFacts {
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
   uint64_t generation = 0;
   bool makes_steps = false;  // the group has formed, and its trainers are still desired
-  bool saves = false;        // rank 0 is in the save phase
+  bool saves = false;        // rank 0 is in the phase save or leaving
 };
 // Returns the part that the ranks' current time counts as.
 GoodputPart CurrentPart(const GoodputFacts& facts);

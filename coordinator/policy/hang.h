@@ -78,7 +78,7 @@ struct RankPosition {
 };
 
 struct HangFacts {
-  absl::Time since;        // no stall began before this: go, attach of a host, or end of a coordinator outage
+  absl::Time since;        // no stall began before this: the latest `go`, attach of a host or other RestartStallTimer
   bool restart = true;     // recovery.on_hang is not `notify`
   bool examining = false;  // daemons were asked to examine ranks, and at least one answer is outstanding
   std::vector<RankPosition> ranks;

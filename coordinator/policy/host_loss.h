@@ -37,7 +37,7 @@ inline constexpr double kStallShare = 0.8;
 
 // A rank that runs on a reachable host: its process has not exited.
 struct PeerRank {
-  bool reports = false;        // has reported recently, and since its link was last opened
+  bool reports = false;        // has reported recently, and since its host last attached
   absl::Duration report_age;   // age of its last report
   bool suspect = false;        // is the culprit of a suspected hang: others wait for this rank, not for the lost host
   absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: it waits in no collective
@@ -57,7 +57,7 @@ struct HostLossFacts {
   size_t reachable_ranks = 0;  // ranks on reachable hosts, running or not
   absl::string_view broken;    // a rank's report of a broken collective, or how it failed; empty: none
   absl::Span<const PeerRank> peers;
-  absl::Duration since_progress;  // forming: since the group's last progress; otherwise since the last completed step
+  absl::Duration since_progress;  // since the group's last progress; if it trains, since the last completed step
   absl::Duration learned_step;    // zero: unknown
   absl::Duration none_reachable_for;  // zero: some host of the job is reachable
   absl::Duration abandon_after;

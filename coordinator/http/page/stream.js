@@ -1,5 +1,5 @@
 // Reads from the coordinator: single answers, streams of events and lines. The token is kept in the storage of the tab
-// and sent in a header, which pages of other sites cannot set. EventSource cannot set headers: streams use fetch.
+// and sent in a header, which pages of other sites cannot set. EventSource cannot set headers, so streams use fetch.
 "use strict";
 
 const SILENCE_MS = 15000;      // the coordinator sends a comment every 5 s
