@@ -1,6 +1,6 @@
 // Checks of a job that must run on the machine that trains it: whether its text exists and is long enough, and whether
 // the model fits into memory. `run` and `validate` make these checks if this machine trains the job, so that mistakes
-// are reported immediately with their place in the file; the trainer repeats them all.
+// are reported immediately with their place in the file. The trainer repeats the checks of files.
 #pragma once
 
 #include <cstdint>

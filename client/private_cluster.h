@@ -71,7 +71,7 @@ class PrivateCluster {
   // Possible errors: FailedPrecondition: the lifeline is already closed and everything is stopping.
   absl::Status Detach();
 
-  // The daemons' process ids, needed to stop them after Detach.
+  // The daemons' process ids, with which a user can stop them after Detach. Detached daemons exit after their job.
   pid_t coordinator_pid() const { return coordinator_; }
   pid_t worker_pid() const { return worker_; }
 

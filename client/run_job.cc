@@ -287,7 +287,7 @@ class JobRunner {
     std::string text = absl::StrCat(command, "\n");
     if (cluster_ != nullptr) {
       absl::StrAppend(&text,
-                      "# The private daemons of this run continue. Once the job has ended, stop them with: kill ",
+                      "# The private daemons exit soon after the job has ended. If they do not, stop them with: kill ",
                       cluster_->coordinator_pid(), " ", cluster_->worker_pid(), "\n");
       keep_temporary_folder_ = true;
       RETURN_IF_ERROR(cluster_->Detach());
