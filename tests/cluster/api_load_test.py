@@ -155,7 +155,7 @@ def test_readers_of_output_that_never_read_use_little_memory_and_delay_nobody(on
     idle = [stubs.service_grpc.JobServiceStub(channel).Logs(request) for channel in channels]
     last = size // 64 - 1
 
-    # A reader of the same rank gets every line, whatever the others do.
+    # Another reader of the same rank gets every line, although these readers never read.
     expected = 0
     for line in one_host.jobs.Logs(request, timeout=60):
         assert int(line.text) == expected

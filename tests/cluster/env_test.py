@@ -1,4 +1,4 @@
-"""trainctl env, without and with a cluster, and on hosts where a part of it is broken."""
+"""trainctl env, without and with a cluster, and on hosts of which a part is missing or broken."""
 
 import json
 import os

@@ -50,8 +50,8 @@ def start_steady(host, run_folder, **keys):
     return job
 
 
-# Expected report on ranks in different collectives, with and without shared memory. Without it, gloo detects the
-# mismatch and ends the process.
+# Expected report on ranks in different collectives, with and without shared memory. Without shared memory, gloo
+# detects the mismatch and ends the process.
 MISMATCH = {"on": r"\[restart\] .* of rank \d of 2 failed: rank \d takes part in all-reduce \d+ \(.*\) "
                   r"at the same time; rank 1 is at fault: in earlier steps, all-reduce \(.*\) came next",
             "off": r"last output of rank \d on h1:(.|\n)*collective mismatch"}

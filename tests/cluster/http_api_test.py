@@ -235,7 +235,7 @@ def test_viewers_read_without_specs_and_change_nothing(cluster):
             call = channel.stream_stream(f"/{name}/{method.name}")
             with pytest.raises(grpc.RpcError) as failed:
                 list(call(iter([b""]), metadata=metadata, timeout=10))
-                raise grpc.RpcError  # it was answered
+                raise grpc.RpcError  # the call has succeeded
             code = getattr(failed.value, "code", lambda: None)()
             assert (code == grpc.StatusCode.PERMISSION_DENIED) != reads, (name, method.name, code)
     assert agent.methods

@@ -84,5 +84,5 @@ class Events:
             return
 
     def close(self):
-        self.response.close()  # it holds the socket, too
+        self.response.close()  # the response holds the socket, too
         self.connection.close()

@@ -38,7 +38,7 @@ def on_terminal(cluster, columns, *arguments, env=None):
     while True:
         try:
             piece = os.read(leader, 65536)
-        except OSError:  # the last writer has closed it
+        except OSError:  # the last writer has closed the terminal
             break
         if not piece:
             break

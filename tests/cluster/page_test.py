@@ -75,7 +75,7 @@ def test_invalid_requests_are_refused_and_the_metrics_stay_available(cluster):
                 connection.sendall(text)
                 connection.shutdown(socket.SHUT_WR)
                 return connection.makefile("rb").read().split(b"\r\n")[0].decode()
-            except OSError:  # it was closed before all of the text was read
+            except OSError:  # the connection was closed before all of the text was read
                 return ""
 
     assert http_client.get(cluster, "/api/v1/jobs", Host="evil.example").status == 421

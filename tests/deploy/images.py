@@ -20,7 +20,8 @@ BYTES_AT_MOST = {"coordinator": 60e6, "trainctl": 60e6, "worker": 600e6, "worker
 CUDA_DISK_GB = 22
 # NVIDIA's container toolkit mounts the libraries of the driver.
 FROM_THE_HOST = {"libcuda.so.1", "libnvidia-ml.so.1"}
-# Parts of the wheels for networks and file systems that no image has. Libraries load them only when asked to.
+# Parts of the wheels for networks and file systems that no image has. No library loads them unless a program requests
+# such a network or file system.
 NEVER_LOADED = re.compile(r"/(nvshmem_(bootstrap|transport)_\w+|libcufile_rdma)\.so")
 
 

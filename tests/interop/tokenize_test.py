@@ -17,7 +17,7 @@ TEXT = "Hello, world\nna\u00efve \U0001f600\n"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A tokenizer.model. Reading it loads libsentencepiece, which contains protobuf, as trainctl does itself."""
+    """A tokenizer.model. Reading it loads libsentencepiece, which contains protobuf; so does trainctl."""
     folder = tmp_path_factory.mktemp("model")
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["hello world and more of these words"] * 20), model_prefix=str(folder / "tokenizer"),

@@ -192,7 +192,8 @@ void World::FreezeTrainer(const Fault& fault) {
   });
 }
 
-// Checks later that a stopped rank of a divided model ends its generation in time, unless something else happens then.
+// Checks later that the coordinator has ended the generation of a stopped rank of a divided model in time, unless
+// something else has happened.
 void World::ExpectHang(Trainer& trainer) {
   if (!trainer.group().CanStall() || !IsQuiet(engine.now() - kDisturbedFor, engine.now() + kBlameLimit)) return;
   engine.After(kBlameLimit, [this, weak = trainer.weak_from_this(), step = trainer.group().step()] {

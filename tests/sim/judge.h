@@ -55,7 +55,7 @@ inline constexpr char kSaved[] = "success-is-saved";
 inline constexpr char kTensorHost[] = "tensor-groups-share-a-host";
 // a restart because of a hang names a rank that was faulty; a stopped part of a model is named in time
 inline constexpr char kBlame[] = "hangs-name-their-cause";
-// the number of ranks of an elastic job is within its limits, and the same for all of them
+// the number of ranks of an elastic job is within the limits of the job, and all ranks get the same number
 inline constexpr char kElasticSize[] = "elastic-size-holds";
 // an elastic job gets more ranks once slots for them have been free for long enough, and this counts as no restart
 inline constexpr char kGrowth[] = "elastic-jobs-grow-in-time";
@@ -116,7 +116,7 @@ class Judge {
   TrainerTruth& Truth(int64_t pid) { return processes_.at(pid); }
   // This generation was affected by something other than lost contact, or its end was requested.
   void NoteHarm(const GroupId& group, absl::string_view what);
-  // The same for all generations of the job, because an operator requested something.
+  // Like NoteHarm, for all generations of the job, because an operator requested something.
   void NoteHarmToJob(const JobId& job) { harmed_jobs_.insert(job); }
   // All ranks of the generation have received `go`: from here on it trains.
   void Began(const GroupId& group) { began_.insert(group); }

@@ -16,7 +16,7 @@ constexpr absl::Duration kCutPollInterval = absl::Milliseconds(100);
 // A backward pass takes twice as long as a forward pass.
 constexpr double kForwardUnits = 1, kBackwardUnits = 2;
 // Each stage computes for longer than the one before it, by this share of the time of the first stage. The coordinator
-// must not report its ranks as stragglers for that.
+// must not report the ranks of the later stages as stragglers because of that.
 constexpr double kLaterStage = 0.5;
 
 std::string DescribeNumber(const char* what, uint64_t number, int micro_batch) {

@@ -1,6 +1,6 @@
-// The processes of a job with `command`, as the control plane sees them. It starts and ends them, and learns their
-// state only from their exits, because they have no link. The simulated script works with any number of ranks. Its
-// ranks complete units of work together and store how many are done; a new generation continues from there.
+// The processes of a job with `command`, as the control plane sees them. The control plane starts and ends them, and
+// learns their state only from their exits, because they have no link. The simulated script works with any number of
+// ranks, which complete units of work together and store how many are done. A new generation continues from there.
 #pragma once
 
 #include <cstdint>

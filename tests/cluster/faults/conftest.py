@@ -17,8 +17,8 @@ CELLS_AT_A_TIME = 2
 
 
 class Pool:
-    """Runs these cells immediately, and others when they are requested; the test of a cell waits for its result. A
-    failure contains the cell's logs."""
+    """Runs the given cells immediately, and other cells when they are requested; the test of a cell waits for its
+    result. A failure contains the cell's logs."""
 
     def __init__(self, run_cell, cells):
         self._run_cell = run_cell

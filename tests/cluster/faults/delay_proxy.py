@@ -17,7 +17,7 @@ import network
 
 SO_ORIGINAL_DST = 80
 CHUNK = 64 << 10
-# Queued data in one direction; when it is full, the proxy stops reading, like a full TCP window.
+# The length of the queue of one direction. While the queue is full, the proxy does not read, as with a full TCP window.
 QUEUED_CHUNKS = 256
 
 

@@ -56,7 +56,7 @@ def stop(cluster, target, hold):
         try:
             os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
-            pass  # its daemon has killed it meanwhile
+            pass  # a daemon has killed the stopped process meanwhile
 
 
 def cut_control(cluster, target, hold):

@@ -1,4 +1,4 @@
-"""Tolerates another number of ranks: the samples of a step are divided among the present ranks, and each start
+"""Works with any number of ranks: the samples of a step are divided among the present ranks, and each start
 resumes from the last save. With --lose-at, the last rank of the first start waits before that epoch, until its host is
 lost; the other ranks wait for it in the backward pass."""
 

@@ -1,4 +1,4 @@
-// The environment, program and port of rank 0 with which a command is started, and the error file that it leaves.
+// The environment and the program of a command, the port of its rank 0, and the error file that a command leaves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

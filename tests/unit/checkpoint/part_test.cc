@@ -24,8 +24,8 @@ std::vector<TensorHeader> Headers(const SmallState& state) {
   return headers;
 }
 
-// Rank `rank` of `world` writes its range of every tensor, which may be empty, and as a witness hashes the range of the
-// next rank.
+// In these tests each rank writes one range of every tensor, which may be an empty range, and also hashes the range that
+// the next rank writes.
 class PartTest : public testing::Test {
  protected:
   PartTest() { EXPECT_TRUE(FileSystem::Real().MakeFolder(partial_).ok()); }
