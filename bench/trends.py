@@ -17,7 +17,7 @@ POINTS = 12            # at most; samples are reduced to medians of equal parts 
 LEAST_POINTS = 10
 LEAST_H = 0.4          # shorter samples show caches and pools of threads that fill, not leaks
 Z_95 = 1.959964        # the two-sided 95 % quantile of the normal distribution
-MOST_CORRELATION = 0.5  # of neighbouring parts; so few parts cannot show a larger correlation
+MOST_CORRELATION = 0.5  # of neighbouring parts; POINTS parts are too few to show a larger one
 # Growth in KiB per hour that does not count, even if it is certain: 384 KiB per day, so a program that holds 30 MiB
 # needs more than two months to double.
 SMALL = 16

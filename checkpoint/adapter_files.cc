@@ -60,8 +60,9 @@ absl::StatusOr<std::unique_ptr<AdapterWeights>> AdapterWeights::Open(const std::
     absl::string_view own = name;
     if (absl::ConsumePrefix(&own, kPrefix)) absl::ConsumePrefix(&own, model.hugging_face.prefix);
     if (!adapter->by_name_.emplace(std::string(own), &weight).second) {
-      return absl::InvalidArgumentError(absl::StrCat(path, " has ", own, " with and without the prefix '",
-                                                     model.hugging_face.prefix, "', so it is unknown which is meant"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has ", own, " with and without the prefix '", model.hugging_face.prefix,
+                       "', so it is unknown which is meant; keep only one of the two tensors"));
     }
     infos.push_back({.name = std::string(own), .dtype = weight.info.dtype, .shape = weight.info.shape});
   }

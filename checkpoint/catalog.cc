@@ -161,8 +161,8 @@ absl::StatusOr<std::string> ResolveBest(const std::string& path) {
   return absl::NotFoundError(
       absl::StrCat(run_folder,
                    " has no best checkpoint, because none of its good checkpoints has a finite loss "
-                   "of an evaluation; trainctl checkpoint list shows them, and "
-                   "train.evaluate.every_steps evaluates"));
+                   "of an evaluation; trainctl checkpoint ls shows them, and "
+                   "a job with train.evaluate.every_steps evaluates"));
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,

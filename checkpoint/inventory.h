@@ -20,7 +20,7 @@ struct RunEntry {
   enum class Kind {
     kCheckpoint,  // step-N
     kPartial,     // step-N.*.partial: being written, being removed, or left by a crash
-    kOrphan,      // a temporary file that a crash left
+    kOrphan,      // a temporary file or a replaced checkpoint that a crash left
   };
   Kind kind = Kind::kCheckpoint;
   std::string name = {};

@@ -8,7 +8,8 @@
 //   zero2  replicated  sharded    sharded          buckets  -            reduce-scatter, the   own shard, then
 //                                                                        rest is dropped       all-gather
 //   zero3  sharded     sharded    sharded          units    all-gather,  reduce-scatter        own shard
-//   fsdp                                                    then free
+//                                                           then free
+//   fsdp   like zero3
 //   hsdp   like fsdp over dp_shard; the sums of the shards are all-reduced over dp_replicate
 //
 // Shards are always divided over the mesh axis dp_shard.

@@ -33,8 +33,8 @@ class Updater {
           const UpdateOptions& update, bool scatters);
 
   // `seed`: the factor with which backward was started (ComputeGradientScale). `rejected`: this rank's part of the
-  // gradient must not be used, so all ranks skip the update. The caller sets exposed_comm_s. Fails with the errors of a
-  // Collective, and with Internal if the ranks are not in the same step.
+  // gradient must not be used, so all ranks skip the update. Sets gradient_norm and skipped; the caller sets the other
+  // fields. Fails with the errors of a Collective, and with Internal if the ranks are not in the same step.
   absl::StatusOr<StepOutput> Step(const StepInput& input, double seed, bool rejected);
 
   // Whether the ranks add up their parts of the norm and their rejections.

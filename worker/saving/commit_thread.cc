@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-// The training loop waits while this many commits are queued or in progress.
+// While this many commits are queued or in progress, the save under way does not count as ended, so no other begins.
 constexpr ptrdiff_t kCommitsMax = 2;
 
 }  // namespace

@@ -28,7 +28,7 @@ void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, 
         quiet_failure.ok() ? why : absl::Status(why.code(), absl::StrCat(why.message(), "; ", quiet_failure.message()));
     return;
   }
-  if (absl::IsAborted(why)) return;  // the loop detects this on its own
+  if (absl::IsAborted(why)) return;  // the loop detects on its own that this generation is over
   deps.link.ReportFact(SaveFailedFact{.step = task.save.step,
                                       .message = std::string(why.message()),
                                       .stop_request = task.stop_request,
@@ -41,7 +41,8 @@ void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, 
 void CommitThread::State::Remove(const SaveKey& save) {
   if (absl::IsAborted(deps.check_fence())) return;
   absl::Status removed = deps.file_system.RemoveAll(FolderOf(save));
-  if (!removed.ok()) AddLine(absl::StrCat("the files of a failed save could not be removed: ", removed.message()));
+  if (removed.ok()) return;
+  AddLine(absl::StrCat("the partial folder of step ", save.step, " could not be removed: ", removed.message()));
 }
 
 void CommitThread::State::RemoveFailed(const SaveKey& save) {

@@ -17,7 +17,8 @@ namespace trainyard {
 
 class SavePolicy {
  public:
-  // `every_steps` 0: no save is ever due. `world_size`: the number of ranks that the sums are over.
+  // `every_steps`: the longest delay of a retry, in steps; 0: a default. `world_size`: the number of ranks that the
+  // sums are over.
   SavePolicy(uint64_t every_steps, int world_size) : every_steps_(every_steps), world_size_(world_size) {}
 
   // Sums over the ranks about the save that was under way when the ranks computed their terms. They are a part of the
@@ -42,7 +43,7 @@ class SavePolicy {
     kBegin,  // begin a save, then call Began
     kAwait,  // all ranks wait for the save under way, call WaitTimedOut if it did not end, then AtBoundary again
   };
-  // Called at the end of a step. `due`: every_steps requires a save now.
+  // Called at the end of a step. `due`: checkpoint.every_steps or checkpoint.keep_best requires a save now.
   Action AtBoundary(uint64_t step, bool due);
   // `waited`: no rank takes another step before the save has ended, and a failed save is not retried.
   void Began(uint64_t step, bool waited = false);

@@ -87,7 +87,9 @@ std::string Saver::RecordDataIdentity(const ManifestData& data) const {
   }
   if (!deps_.check_fence().ok()) return "";
   const absl::Status noted = RecordData(config_.checkpoint_dir, data.content_hash, deps_.corpus.identity());
-  return noted.ok() ? "" : absl::StrCat("warning: a restart will read all data again: ", noted.message());
+  if (noted.ok()) return "";
+  return absl::StrCat("warning: a restart will read all data again, because the data's identity was not recorded: ",
+                      noted.message());
 }
 
 void Saver::AddTerms(AgreementTerms& terms) const {

@@ -77,7 +77,7 @@ class Saver {
 
   // Collective. Allocates memory for copies: in shared memory, which outlives this trainer; if there is not enough of
   // it on some rank, one private copy; if there is no memory for that on some rank either, training waits for every
-  // save. Logs a warning unless all ranks have shared memory. Possible errors: those of a Collective.
+  // save. Logs a warning if memory is missing. Possible errors: those of a Collective.
   absl::Status Prepare();
   // Removes the snapshots. Called when the rank has completed its work and no process will need them.
   void DropSnapshots();
@@ -88,7 +88,8 @@ class Saver {
   void WaitForCopy();
 
   // Begins a save, waits for the save under way, or does nothing. Collective if a save is waited for, and if parameters
-  // are gathered (checkpoint.format full). `due`: by checkpoint.every_steps. Possible errors: those of a Collective.
+  // are gathered (checkpoint.format full). `due`: by checkpoint.every_steps, or because the evaluation loss is
+  // the lowest so far. Possible errors: those of a Collective.
   absl::Status AtBoundary(uint64_t step, const Position& position, bool due);
 
   // Collective. Ends the save under way, then saves the state after `step`. Returns whether every rank's part is

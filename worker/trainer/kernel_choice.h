@@ -8,8 +8,8 @@
 //                                                                         without; the measurement took 64 ms
 //
 // A process can use only one kind of kernels, so each kind is timed in a process of its own (kernel_timer.h), both at
-// once. Ranks that start at the same time wait for the one that measures. If the result cannot be stored, nothing is
-// measured, because each start could decide differently.
+// once. Ranks that start at the same time wait for the one that measures. If the result cannot be stored, it is not
+// used, because each start could decide differently.
 //
 // Two hosts with equal CPUs may measure different speeds, so the ranks of a job on several hosts agree (AgreeOnLever).
 // Ranks on different CPU models may decide differently: their results are then rounded differently, but all ranks still

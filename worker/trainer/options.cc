@@ -11,8 +11,8 @@ namespace {
 
 CLI::Option* DeclareProbe(CLI::App& app, ProbeOptions& probe) {
   CLI::Option* probe_flag = app.add_flag("--probe", probe.is_requested,
-                                         "Times a matrix product, and all-reduces over loopback, on this host: what "
-                                         "`trainctl doctor` requests from pairs of hosts");
+                                         "Times a matrix product, and all-reduces over loopback, on this host; "
+                                         "`trainctl doctor` requests the same measurements from pairs of hosts");
   app.add_option("--matmul-size", probe.matmul_size, "Number of rows and columns of the fp32 matrices to multiply")
       ->check(CLI::Range(16, 65536))
       ->capture_default_str()
