@@ -1,4 +1,4 @@
-// The daemon's metrics: trainyard_worker_*, in base units. docs/metrics.md lists the same table; a test compares them.
+// The daemon's metrics: trainyard_worker_*, in base units. docs/metrics.md has the same list; a test compares the two.
 // Call Observe on the event thread, CountRankFolders on any thread.
 #pragma once
 

@@ -163,7 +163,7 @@ std::optional<Outbox::Write> Outbox::TakeWrite() {
 
 void Outbox::Stored() {
   writing_ = false;
-  // A write that was under way when the id changed has stored facts of the old id.
+  // If the id changed while the write was under way, facts of the old id were stored, which do not count.
   if (replace_next_) return;
   on_disk_ = true;
   stored_ = written_;

@@ -56,8 +56,8 @@ class Outbox {
   // REQUIRES: the fact contains its trainer's key.
   void Add(v1::Fact fact, const Origin& origin);
 
-  // All facts up to and including `sequence` are durable. Returns their origins, in order. A `sequence`
-  // that was never sent means that an older copy has replaced the file: the waiting facts then get higher numbers.
+  // All facts up to and including `sequence` are durable. Returns their origins, in order. A `sequence` that was never
+  // sent means that the outbox's file was replaced by an older copy: the waiting facts then get higher numbers.
   std::vector<Origin> Acknowledge(uint64_t sequence);
 
   // Returns the facts that may be sent and were not sent yet on this stream, in messages within the limits of the

@@ -1,6 +1,6 @@
 // The format of the outbox on disk (<state>/outbox): a sequence of records that never change, the first of them a
-// header. The file is only appended to, or replaced as a whole. Pure functions convert between records and bytes, so
-// that the disk may be real, full, torn or simulated.
+// header. The file is only appended to, or replaced as a whole. Pure functions convert between records and bytes;
+// outbox_writer.h accesses the disk.
 //
 //   record:  length of the payload (4 bytes, little-endian), its checksum (8 bytes, XXH3), the payload (an
 //   OutboxRecord)

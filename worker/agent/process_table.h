@@ -37,8 +37,8 @@ struct ProcessTableOptions {
   std::string shim;     // absolute path of trainyard-shim
   std::string trainer;  // absolute path of the trainer
   std::string link;     // path of the daemon's socket
-  // Called on the table's thread before each start. Returns OK, or why no trainer can be started now,
-  // which is temporary.
+  // Called on the table's thread before each start. Returns OK, or an error that says why no trainer can be started at
+  // the moment. Such an error counts as temporary (TrainerExited.may_pass).
   std::function<absl::Status()> check = [] { return absl::OkStatus(); };
   // Returns the folder in memory for snapshots; empty: none.
   std::function<std::string()> snapshots = [] { return std::string(); };

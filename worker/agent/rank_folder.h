@@ -28,8 +28,8 @@ struct LaunchRecord {
   std::vector<std::string> variables;  // NAME=value; the complete environment
   uint64_t log_bytes = 0;
   std::string workdir = {};  // empty: the rank folder
-  // The program of a command: the time from SIGTERM to SIGKILL. A later daemon uses this value, because it may not
-  // receive the job.
+  // For the program of a command: the time from SIGTERM to SIGKILL. It is stored for a later daemon that adopts the
+  // program without receiving the job.
   std::optional<absl::Duration> grace = {};
   std::vector<uint32_t> cpus = {};  // the numbers of the CPUs for the trainer; empty: all
   uint64_t memory_bytes = 0;        // the limit of a command, which a later daemon applies, too; 0: none
@@ -67,8 +67,8 @@ absl::Status MarkFolderReported(const std::string& folder);
 // Returns whether the coordinator has this rank's exit.
 bool IsFolderReported(const std::string& folder);
 
-// If no shim is running here, writes an exit record, so that no shim can start here later, and returns true, which is
-// final. A shim holds the lock of the launch record as long as it runs.
+// If no shim is running here, writes an exit record and returns true: from then on, no shim can start here. A shim
+// holds the lock of the launch record as long as it runs.
 bool CloseUnlessShimRuns(const std::string& folder);
 
 // All rank folders below `ranks`, ordered by their last change, oldest first.

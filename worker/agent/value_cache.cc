@@ -8,7 +8,7 @@
 namespace trainyard::agent {
 namespace {
 
-// A rank waits for one value of each peer at a time.
+// More than the ranks of a host need: a rank waits for at most one value of each peer at a time.
 constexpr size_t kWaitsMax = 65'536;
 
 absl::Status Sealed(const std::string& name) {

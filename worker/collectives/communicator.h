@@ -6,7 +6,7 @@
 //   ...                                             // computes
 //   RETURN_IF_ERROR(sum->Wait());                   // `bucket` holds the sum of all ranks' buckets
 //
-// Every implementation guarantees:
+// Rules for every implementation and its callers:
 //   - Operations of one communicator run in the order in which they were started, one after another. So an operation
 //     may be started on memory that an earlier one still reads. The result of an operation is visible, also to other
 //     operations, only after its Wait has returned.
@@ -79,8 +79,8 @@ class Communicator {
   virtual std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) = 0;
   // Ends when every rank has started it.
   virtual std::unique_ptr<Collective> Barrier() = 0;
-  // Like Barrier, but blocks, and names missing ranks: returns when every rank has called it. Additional error:
-  // DeadlineExceeded after `limit`. On rank 0 its message names the ranks that did not arrive; on the others it names
+  // Like Barrier, but blocks until every rank has called it, and names missing ranks. Additional error:
+  // DeadlineExceeded after `limit`. On rank 0, the message names the ranks that did not arrive; on the others, it names
   // rank 0, which did not release them.
   virtual absl::Status MonitoredBarrier(absl::Duration limit) = 0;
 
@@ -92,8 +92,8 @@ class Communicator {
   // same buffers in the same order. The buffer may outlive the communicator.
   virtual at::Tensor NewBuffer(int64_t numel, at::ScalarType type);
 
-  // Advances the started operations as far as possible without waiting for peers. Operations end without this call
-  // too; it is useful between two pieces of computation.
+  // Advances the started operations as far as possible without waiting for peers. Operations end without this call,
+  // too; a call between two pieces of computation lets them end earlier.
   virtual void AdvanceOperations() {}
 
   virtual CollectiveProgress progress() const = 0;

@@ -1,5 +1,5 @@
-// A communicator for ranks that compute on devices of their own and also exchange tensors in host memory (losses,
-// requests, agreements). Tensors on the device take one of two paths; all other tensors use the host's communicator:
+// A communicator for ranks that compute on devices and also exchange tensors in host memory (losses, requests,
+// agreements). Tensors on a rank's device take one of two paths; all other tensors use the host's communicator:
 //
 //   device to device      through a communicator of the device (NCCL), one device per rank
 //   through host memory   for ranks that share a device, which NCCL refuses: tensors are copied to the host when the

@@ -44,7 +44,7 @@ absl::Status StatusFromMonitoredBarrier(const std::exception& error) {
   return is_missing_ranks ? absl::DeadlineExceededError(status.message()) : status;
 }
 
-// An all-reduce of fewer bytes uses one message between each pair of ranks instead of two.
+// An all-reduce of at most this size uses one message between each pair of ranks instead of two.
 constexpr int64_t kSmallBytes = int64_t{16} << 10;
 // Tags of point-to-point messages. gloo's own barrier counts its tags from 0.
 constexpr int kPartTag = 1 << 30, kPeerTag = kPartTag + 1;
@@ -177,7 +177,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   CollectiveProgress progress() const override { return log_.progress(); }
 
-  // Starts the second half of each operation whose first half has ended, so that it runs while other work is computed.
+  // Starts the second half of each operation whose first half has ended, so that both run beside other computation.
   void AdvanceOperations() override {
     for (const std::shared_ptr<GlooOperation>& operation : all_reduces_by_parts_) {
       if (operation->is_over || operation->next == nullptr) continue;

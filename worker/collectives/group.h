@@ -37,7 +37,7 @@ Transport ChooseTransport(const std::vector<std::string>& places);
 // machine count as two hosts), the boot, and the process-ID namespace: shared memory is found by a process ID.
 std::string ThisProcessPlace(absl::string_view host);
 
-// The device on which the ranks compute, if not a CPU.
+// The device on which this rank computes, if not a CPU.
 struct GroupDevice {
   at::Device device;
   std::string name;  // identifies this one device: the same in every process that uses it, different on any other host

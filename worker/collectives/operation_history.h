@@ -1,6 +1,6 @@
 // Records the recent operations of a communicator and predicts the next one: training is periodic, so the same
-// operation follows the same sequence. When two ranks disagree, this shows which of them deviated. Pure;
-// single-threaded.
+// operation follows the same sequence. When two ranks run different operations, the prediction shows which of the two
+// ranks deviated. Pure; single-threaded.
 #pragma once
 
 #include <cstddef>

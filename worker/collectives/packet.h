@@ -19,7 +19,7 @@
 
 namespace trainyard {
 
-// How tensors on the ranks' own devices travel. All other tensors are in host memory and travel in the packet.
+// How tensors on the ranks' devices travel. All other tensors are in host memory and travel in the packet.
 struct PacketDevice {
   std::optional<at::Device> device = {};  // unset: the ranks compute on CPUs
   bool direct = false;                    // the packet describes the device's tensors, but does not contain them

@@ -8,8 +8,8 @@
 //   place 2                         rounds 0   rounds 1   ...   and returns them through place 1 to place 0
 //
 // Every element crosses each link between neighbouring places once in each direction, which is no more than in a ring;
-// sums of 16-bit elements travel in fp32. If each place first summed its ranks alone, the order of the additions would
-// be another one, and the last bits could differ.
+// sums of 16-bit elements travel in fp32. A place does not sum its own ranks first: that would change the order of the
+// additions, and the last bits could differ.
 //
 // Not thread-safe: used only by the thread of its communicators. Possible errors: those of their operations.
 #pragma once
@@ -26,8 +26,8 @@ namespace trainyard {
 
 class PlaceChain {
  public:
-  // `across` connects the ranks that have the same local rank, one per place: a rank in it is the number of a place.
-  // Not owned.
+  // `across` connects the ranks that have the same local rank, one per place: rank r of `across` is in place r. Not
+  // owned.
   PlaceChain(PeerCommunicator& across, size_t piece_bytes) : across_(across), piece_bytes_(piece_bytes) {}
 
   // `contributions`: those of the ranks of this place, concatenated. `out` becomes the sum over all places.

@@ -7,7 +7,7 @@
 //   shared memory   each rank sums a share of a piece, from all ranks' contributions together
 //   gloo            each rank receives its part from every other rank and sums it (all-to-all); an all-reduce then
 //                   gathers the sums, and sends as many bytes as a ring does. With two ranks there is only one order,
-//                   so gloo's own reduction is used
+//                   so an all-reduce is gloo's own
 //   both            the sum travels from place to place, and each place adds its ranks' values to it (place_chain.h)
 //
 // This does not hold between GPUs: NCCL chooses the order by the links between them.

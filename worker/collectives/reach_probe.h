@@ -27,7 +27,8 @@ class ReachProbe {
 
   // Sends one probe, or none if too many probes are still open.
   void Send();
-  // Collects the answers that have arrived. A probe that is unanswered at the first Poll after its Send counts as such.
+  // Collects the answers that have arrived. A probe without an answer counts as unanswered from the next Poll after its
+  // Send on.
   void Poll();
   // Forgets the unanswered probes. Call it when the connection no longer needs probes.
   void Clear() { unanswered_ = 0; }

@@ -1,5 +1,5 @@
-// Loads libtrainyard_cuda.so. Must be called before the process's first tensor operation, at which LibTorch decides
-// once and for all whether it has CUDA.
+// Loads libtrainyard_cuda.so. Call OpenCudaPlugin before the process's first tensor operation, at which LibTorch
+// decides once and for all whether it has CUDA.
 //
 // Thread-safe.
 #pragma once

@@ -51,8 +51,7 @@ class TrainingData {
   // Samples [position, position + num_sequences) of the endless order.
   Batch At(uint64_t position, int64_t num_sequences) const;
   // The number of targets with loss in the batch At(position, num_sequences). For all samples of a step, this is the
-  // divisor of its gradient.
-  // Every rank counts without communication, and finds the same number.
+  // divisor of the step's gradient. Every rank counts without communication, and finds the same number.
   uint64_t LossTokens(uint64_t position, int64_t num_sequences) const;
 
   uint64_t num_samples() const;  // of all sources

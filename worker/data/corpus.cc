@@ -71,8 +71,8 @@ class Search {
     }
   }
 
-  // Returns the files found since the last call, sorted by path; one that several paths lead to is listed once, under
-  // its first path.
+  // Returns the files found since the last call, sorted by path. A file that several paths lead to is listed once,
+  // under its first path.
   std::vector<Corpus::File> TakeFiles() {
     std::sort(files_.begin(), files_.end(), [](const Found& a, const Found& b) { return a.path < b.path; });
     std::set<std::pair<dev_t, ino_t>> seen;

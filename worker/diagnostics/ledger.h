@@ -5,9 +5,9 @@
 //   gradients    sums of gradients, and gradients that will be added to these sums
 //   optimizer    moments, and master weights where they are a second copy
 //   buffers      additional memory for communication
-//   activations  all other tensors: the memory that the process's allocator has handed out, minus all other kinds
+//   activations  all other tensors: the memory that the process's allocator has handed out and that has no other kind
 //   snapshots    copies of the state on their way to a checkpoint, shared memory included
-//   host         the part of the first three kinds that is offloaded from the device (parallel/offload.h)
+//   host         parameters and optimizer state that are offloaded from the device (parallel/offload.h)
 //   reserved     idle cached memory: slots between two uses (slot_pool.h), and blocks of freed tensors (block_cache.h)
 //
 // Code that holds memory for long registers it under a kind (TrackTensor, TrackMemory); other tensors need no special

@@ -170,7 +170,7 @@ class Link : public KeyValueStore {
   virtual uint64_t ReportFact(const TrainerFact& fact) = 0;
   // Facts up to this number are durable at the coordinator.
   virtual uint64_t acknowledged() const = 0;
-  // Waits until `sequence` is acknowledged; returns false if the wait ended before, after `limit` or by an abort.
+  // Waits until `sequence` is acknowledged. Returns false if `limit` has passed or the generation has ended before.
   virtual bool AwaitAcknowledged(uint64_t sequence, absl::Duration limit) = 0;
 
   // Never block. When there are more than limits::kTrainerReports, the oldest are dropped and counted.

@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
   for (const KeyChange& change : changes) {
     // The dropout with which an imported model was trained is unknown, so it may differ.
     const bool is_imported_dropout = !resolved && change.key == "train.model.dropout";
-    // Parameters of GPT-2 depend on the context; for the Llama graph it only limits the length of sequences.
+    // Parameters of GPT-2 depend on the context. In the Llama graph, the context only limits the length of sequences.
     const bool is_limit = change.key == "train.model.context" && IsLlamaGraph(SizesOfModel(now.train().model()).family);
     // The file of a tokenizer may move. Its hash is part of the hash of the data, which CheckSameData compares.
     const bool is_other_kind =

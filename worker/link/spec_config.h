@@ -12,8 +12,8 @@ namespace trainyard {
 // message names the key.
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes);
 
-// Reads only the model and the precision; all other values keep the defaults of TrainConfig. For specs of checkpoints:
-// the spec of a checkpoint that was imported, not written by a job, contains nothing else.
+// Reads only the model, the precision and the tokenizer's path; all other values keep the defaults of TrainConfig. For
+// specs of checkpoints: the spec of a checkpoint that was imported, not written by a job, contains nothing else.
 absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes);
 
 }  // namespace trainyard

@@ -269,8 +269,8 @@ class Gpt2 final : public Model {
     return cached.pass->Attend(cached.number, parts[0], parts[1], parts[2], sizes_.heads, /*window=*/0);
   }
 
-  // Adds a projection of x. `args`: the arguments of another product of the block; the weight and what depends on it
-  // are replaced.
+  // Adds a projection of x to `residual`. `args`: the arguments of another product of the block; the weight and what
+  // depends on it are replaced.
   at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Gpt2Projection& projection,
                            LinearArgs args, const Gpt2Dropout& dropout, DropoutSite site) const {
     args.weight = projection.weight;

@@ -27,7 +27,7 @@ struct AdamWConfig {
 
 class AdamW {
  public:
-  // The elements of one parameter within a range. They make stochastic rounding identical in every layout.
+  // The elements of one parameter within a range. With spans, stochastic rounding is identical in every layout.
   struct Span {
     int64_t offset = 0;  // in the range
     int64_t count = 0;

@@ -38,7 +38,7 @@ struct AdamWPass {
   int64_t first_element = 0;
 };
 
-// `max_code`: the best instructions that may be used; the CPU's best are used if it has fewer.
+// `max_code`: the best instructions that may be used; a CPU without them uses the best that it has.
 void RunAdamW(const AdamWPass& pass, VectorCode max_code = VectorCode::kAvx512);
 
 // The key for the update of `parameter` in `step`, the same in all layouts.

@@ -1,5 +1,5 @@
-// Matrix products in raw memory, through the MKL routines that LibTorch contains and exports. For operations on many
-// small pieces of tensors in place, and for 16-bit products whose sums are needed in fp32.
+// Matrix products in raw memory, through the MKL routines that LibTorch contains and exports. Used for operations on
+// many small pieces of tensors in place, and for 16-bit products whose sums are needed in fp32.
 //
 // Row-major: c [m, n] = alpha a [m, k] b [k, n] + beta c. The row strides are numbers of elements in memory; a
 // transposed matrix is stored as [k, m] or [n, k]. With beta 0 the old values of c are not read.
@@ -19,8 +19,8 @@ namespace trainyard {
 // Whether Gemm supports matrices of `type` and is fast. fp32: if LibTorch contains MKL. bf16: through MKL's own product
 // if the CPU has instructions for it and MKL uses them (numerics/mkl_lever.h); through [Note: widened products] if the
 // CPU has no AVX-512; not on other CPUs, for which LibTorch uses oneDNN. fp16: through [Note: widened products] if
-// the CPU has no AVX-512; on other CPUs LibTorch uses oneDNN. Constant in a process. It depends on the CPU's features
-// and not on timings, so that two runs give the same numbers.
+// the CPU has no AVX-512; on other CPUs LibTorch uses oneDNN. The answer is constant in a process. It depends on the
+// CPU's features and not on timings, so that two runs give the same numbers.
 bool HasGemm(at::ScalarType type);
 
 // Whether LibTorch's own products of this type are too slow to be an alternative when HasGemm is true: without oneDNN

@@ -11,7 +11,7 @@ struct ProductShape {
   bool operator==(const ProductShape&) const = default;
 };
 
-// The operations of the forms of one weight: forward and both gradients.
+// The floating-point operations of the three products of one weight: forward and both gradients.
 constexpr double OperationsOfForms(const ProductShape& shape) {
   return 3 * 2 * static_cast<double>(shape.rows) * static_cast<double>(shape.in) * static_cast<double>(shape.out);
 }

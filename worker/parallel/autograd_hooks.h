@@ -20,7 +20,7 @@
 
 namespace trainyard {
 
-// Derived from std::exception because autograd's engine catches that to clean up its own state.
+// Derived from std::exception, which autograd's engine catches to clean up its own state.
 class UnitError final : public std::exception {
  public:
   explicit UnitError(absl::Status status) : status_(std::move(status)), text_(status_.ToString()) {}

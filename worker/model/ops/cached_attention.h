@@ -1,6 +1,6 @@
-// Attention of single queries over keys and values in memory: each query has its own sequence and its own number of
-// keys. The heads of queries that share a head of keys are computed together, so that keys and values are read once and
-// never copied. A result depends on its own query and keys alone, not on other queries or the number of threads.
+// Attention of single queries over keys and values in memory: each query names its own keys and their number. The heads
+// of queries that share a head of keys are computed together, so that keys and values are read once and never copied. A
+// result depends on its own query and keys alone, not on other queries or the number of threads.
 //
 // fp32 and bf16 on a CPU, with scores and sums in fp32. Thread-safe.
 #pragma once

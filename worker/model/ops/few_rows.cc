@@ -48,7 +48,7 @@ TRAINYARD_INLINE void DotBlock(const T* x, const T* w, int64_t depth, float (&su
   }
 }
 
-// Adds bias and residual to the sum of element `at` of the result and stores it.
+// Adds bias and residual to `sum`, the sum of the element at (row, column) of the result, and stores it.
 template <typename T>
 TRAINYARD_INLINE void StoreSum(const FewRowsPass& pass, float sum, int64_t row, int64_t column) {
   const int64_t at = row * pass.columns + column;

@@ -33,7 +33,7 @@ struct LinearArgs {
   at::Tensor residual = {};      // added to the result, and of its shape; undefined: none
   GradientSink* sink = nullptr;  // must outlive backward
   ProductTape* tape = nullptr;   // stores the result, or returns a stored one
-  bool few_rows = false;         // decoding: ops/few_rows.h if it supports x; no gradient, no tape
+  bool few_rows = false;         // for decoding: uses ops/few_rows.h if that supports x, without gradient and tape
   // Not null: a row product (tensor_group.h). x and the weight have this rank's part of the inputs. The result is the
   // sum over the group; bias and residual are whole and are added once. The group must outlive backward.
   TensorGroup* group = nullptr;

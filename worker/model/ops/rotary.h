@@ -18,8 +18,8 @@ namespace trainyard {
 // The frequencies of a head's pairs, fp32 [head_width / 2], on the CPU.
 at::Tensor RotaryFrequencies(const Rope& rope, int64_t head_width);
 
-// Cosines and sines of positions 0, 1, ...: [positions, head_width / 2]. They have the values of the activations' type
-// and are stored in fp32, or in fp64 for that type.
+// Cosines and sines of positions 0, 1, ...: [positions, head_width / 2]. They are rounded to the type of the
+// activations and stored in fp32, or in fp64 if that is the type.
 struct RotaryTable {
   at::Tensor cosines, sines;
 };
@@ -30,7 +30,7 @@ RotaryTable RowsOf(const RotaryTable& table, const at::Tensor& positions);
 
 // Rotates the heads of `x`, [sequences, tokens, heads x head_width], whose tokens have the positions 0, 1, ..., or
 // those of `positions`, int64 [sequences, tokens], if that is defined. Returns a dense tensor, which can be
-// differentiated once. REQUIRES: the table has x's type and device and at least as many positions as x has tokens.
+// differentiated once. REQUIRES: the table was made for x's type and device, and has all these positions.
 at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table, const at::Tensor& positions = {});
 
 }  // namespace trainyard
