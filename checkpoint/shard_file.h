@@ -37,7 +37,7 @@ class ShardFile {
   // The bytes of all reads so far, including those for the hash.
   uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
-  // Fails with DataLoss, also if the disk reports an error: a file that cannot be read counts as damaged.
+  // Fails with DataLoss, also if the disk reports an error, because a file that cannot be read counts as damaged.
   absl::Status Read(uint64_t at, absl::Span<char> out);
 
   // From now on hashes the file while it is read.

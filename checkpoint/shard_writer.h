@@ -25,7 +25,7 @@
 
 namespace trainyard {
 
-// The longest piece: a reader verifies a piece at a time, and a report of damage names the piece.
+// The length of the longest piece. A reader verifies one piece at a time, and a report of damage names the piece.
 inline constexpr uint64_t kPieceBytes = 64 << 20;
 
 // The description of a tensor in a checkpoint. Its bytes are passed to Append later, so that not all tensors

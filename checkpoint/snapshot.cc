@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<SnapshotBuffer>> SnapshotBuffer::Make(const std::
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
   const uint64_t all = kHeaderBytes + bytes;
-  // Allocated now: running out of memory later would be a SIGBUS in the middle of a copy.
+  // Allocates the memory now, because a lack of memory later would be a SIGBUS in the middle of a copy.
   int error;
   do error = posix_fallocate(fd, 0, static_cast<off_t>(all));
   while (error == EINTR);  // SA_RESTART does not cover this call

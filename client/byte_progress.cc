@@ -24,7 +24,7 @@ std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl
   const std::string bar = absl::StrCat("[", std::string(filled, '#'), std::string(kBarColumns - filled, '.'), "] ");
   const std::string percent = absl::StrCat(static_cast<int>(share * 100), "%");
   const std::string amounts = absl::StrCat("  ", BytesText(done), " of ", BytesText(total));
-  // The forms from the longest to the shortest: the last parts are dropped first.
+  // The forms of the line, from the longest to the shortest.
   for (const std::string& line :
        {absl::StrCat(label, " ", bar, percent, amounts, rate), absl::StrCat(label, " ", bar, percent, amounts),
         absl::StrCat(label, " ", percent, amounts)}) {

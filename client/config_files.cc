@@ -129,7 +129,8 @@ absl::Status WriteNewFile(const std::string& path, absl::string_view text, bool 
   const std::string name = absl::StrCat(path, ".", getpid(), ".tmp");
   const int fd = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kTextMode);
   if (fd < 0) return Failure("create", path);
-  const Remover temporary{name};  // after open: a file of this name that existed before must stay
+  // Made after open has succeeded, because a file of this name that existed before must stay.
+  const Remover temporary{name};
   RETURN_IF_ERROR(WriteTo(fd, text, path));
   return RenameToNew(temporary.path, path, text);
 }

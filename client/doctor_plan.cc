@@ -60,8 +60,8 @@ std::map<std::string, double> ProductsOf(const std::vector<ProbeHost>& hosts, co
   return products;
 }
 
-// Uses the bandwidths and latencies of the first round, if there are any: the second round consists of suspicious
-// pairs, which are not typical.
+// Prefers the bandwidths and latencies of the first round, because the second round consists of suspicious pairs, which
+// are not typical.
 Medians MediansOf(const std::vector<ProbeHost>& hosts, const Results& first, const Results& second) {
   std::vector<double> bandwidths, latencies, products;
   auto add = [&](const Results& round) {

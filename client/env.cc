@@ -44,7 +44,7 @@ absl::Status Env(const Globals& globals, const EnvOptions& options) {
   if (!options.json) Print(FactsText(facts, OutputColumns()));
   absl::Status status;
   if (!globals.coordinator.empty()) {
-    FlushOutput();  // the local part first: the coordinator may not answer
+    FlushOutput();  // so that the local part is shown even if the coordinator does not answer
     const absl::StatusOr<v1::ListHostsResponse> hosts = HostsOfCluster(globals);
     status = hosts.status();
     if (!hosts.ok()) {

@@ -190,9 +190,9 @@ std::vector<std::string> LastLogLines(Connection& connection, const v1::Job& job
   if (!stub.ok()) return texts;
   auto reader = (*stub)->Logs(&context, request);
   v1::LogLine line;
-  // Read to the end even if the coordinator sends more lines than requested: the last lines are needed.
+  // Read to the end even if the coordinator sends more lines than requested, because the last lines are needed.
   while (reader->Read(&line)) {
-    // Lines of an earlier generation are left out: it did not make the job fail.
+    // Leave out the lines of earlier generations, which did not make the job fail.
     if (line.generation() != job.generation()) continue;
     texts.push_back(line.text());
     if (texts.size() > lines) texts.erase(texts.begin());

@@ -82,7 +82,8 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   v1::Event event;
   while (reader->Read(&event)) {
     *answered = true;
-    // A notice without a sequence number is not stored: the coordinator cannot write to its store, or can write again.
+    // A notice without a sequence number is not stored. It says that the coordinator cannot write to its store, or can
+    // write again.
     const bool is_unstored_notice = event.sequence() == 0 && event.has_notice();
     if (!is_unstored_notice && !filter_.IsNew(event)) continue;
     on_event(event);

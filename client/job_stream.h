@@ -31,7 +31,7 @@ class EventFilter {
   uint64_t after_sequence() const { return after_sequence_; }
   uint64_t after_step() const { return newest_step_; }
   uint64_t after_eval_step() const { return newest_eval_; }
-  // The coordinator does not know our sequence number: next time, all events of the job are requested.
+  // Call if the coordinator does not know our sequence number: then all events of the job are requested again.
   void StartOver() { after_sequence_ = 0; }
 
  private:

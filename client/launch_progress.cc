@@ -36,7 +36,7 @@ class LaunchProgress final : public Progress {
     if (!event.has_state() || event.state().reason() == last_text_) return;
     const v1::JobState state = event.state().state();
     if (state == v1::JOB_STATE_RECOVERING || state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_PAUSED) {
-      // Not shown: the private daemon attaches within milliseconds after the job is queued.
+      // Not shown, because the private daemon attaches within milliseconds after the job is queued.
       if (state == v1::JOB_STATE_QUEUED && event.state().reason() == "accepted") return;
       Say(absl::StrCat(absl::AsciiStrToLower(StateName(state)), ": ", event.state().reason()));
     }

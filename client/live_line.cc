@@ -40,7 +40,7 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
   parts[kEta] = time_left.has_value() ? absl::StrCat("ETA ", DurationText(*time_left)) : "";
   parts[kTokensPerSecond] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
   parts[kLearningRate] = absl::StrFormat("lr %.1e", step.lr());
-  // Leave the last column free: some terminals wrap a line that fills it.
+  // Leave the last column free, because some terminals wrap a line that fills it.
   const size_t space = static_cast<size_t>(std::max(traits.columns - 1, 1));
   size_t used = percent.size();
   for (int i = kStep; i < kParts; ++i) {

@@ -49,7 +49,7 @@ class MetricsFileSource final : public MetricsSource {
       const absl::optional<MetricsLineStart> start = ScanMetricsLine(line);
       if (!start.has_value()) return absl::OkStatus();
       seconds += start->seconds;
-      // Only steps begin a segment: an evaluation may be written after a later step.
+      // Only steps begin a segment, because an evaluation may be written after a later step.
       if (segments_.empty() || (!start->is_eval && start->step <= last_step)) {
         if (segments_.size() >= kSegmentsMax) {
           return absl::ResourceExhaustedError(absl::StrCat(path_, ": the steps go back more than ", kSegmentsMax,

@@ -37,7 +37,7 @@ constexpr char kFreshStart[] = "To train from step 1 instead, give --allow-fresh
 bool ContainsCheckpoint(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    // A partial checkpoint that a crash has left counts, too: the trainer may complete it.
+    // A partial checkpoint that a crash has left counts, too, because the trainer may complete it.
     if (absl::StartsWith(it->path().filename().string(), "step-")) return true;
   }
   return false;

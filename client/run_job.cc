@@ -150,7 +150,7 @@ class JobRunner {
                      ", or set resources.device to cpu"));
   }
 
-  // The private daemon is one host: a command whose ranks need several would wait forever.
+  // The private daemon is one host, so a command whose ranks need several hosts would wait forever.
   static absl::Status CheckRanksPerHost(const v1::JobSpec& spec) {
     const uint32_t per_host = spec.command().ranks_per_host();
     const uint32_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;

@@ -28,7 +28,7 @@ struct SubmitOptions {
   bool json = false;
 };
 
-// If the id could not be printed, reports it in the error: otherwise the user could not find the job.
+// If the id could not be printed, reports it in the error, because the user could not find the job otherwise.
 absl::Status CheckIdWasPrinted(const v1::Job& job) {
   FlushOutput();
   if (!OutputFailed()) return absl::OkStatus();

@@ -38,7 +38,7 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   const TerminalTraits& traits() const { return traits_; }
-  // The current width: a window may be resized.
+  // The width now, because a window may have been resized since the construction.
   int columns() const;
 
   // Prints text above the status line. Adds a newline if it lacks one.

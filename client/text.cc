@@ -92,7 +92,7 @@ void AppendLine(std::string line, std::string* text) {
   absl::StrAppend(text, line, "\n");
 }
 
-// Appends one line of the layout: as many lines of text as its highest cell.
+// Appends one line of the layout, which becomes as many lines of text as its highest cell has.
 void AppendPlaces(const std::vector<std::string>& row, const std::vector<Layout::Place>& places, size_t indent,
                   std::string* text) {
   std::vector<std::vector<std::string>> cells;

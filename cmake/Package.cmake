@@ -2,7 +2,7 @@
 #   trainyard-coordinator, trainyard-worker             programs in /opt/trainyard, units, configuration
 #   trainctl                                            trainctl, completion for shells, documents and examples
 #   trainyard-libtorch-VERSION                          what trainyard-trainer loads on a CPU
-# Libraries of Debian become dependencies by dpkg-shlibdeps. CUDA is not packaged: docs/operators.md.
+# Libraries of Debian become dependencies by dpkg-shlibdeps. CUDA is not packaged (docs/operators.md).
 
 file(STRINGS ${CMAKE_SOURCE_DIR}/common/version.h torch_version REGEX "kTorchVersion")
 string(REGEX REPLACE ".*\"([0-9.]+)\".*" "\\1" torch_version "${torch_version}")

@@ -75,7 +75,7 @@ function(_trainyard_common name kind)
   endif()
 endfunction()
 
-# Makes Abseil's mutexes visible to ThreadSanitizer: cmake/tsan_mutex.cc.
+# Makes Abseil's mutexes visible to ThreadSanitizer (cmake/tsan_mutex.cc).
 function(_trainyard_program name)
   if(TRAINYARD_SANITIZE MATCHES "thread")
     target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/tsan_mutex.cc)

@@ -18,8 +18,9 @@ struct PortOwner {
   bool exact = false;  // listens at this address, not at all addresses; the kernel prefers such a socket
 };
 
-// Parses one line of the table and adds a matching listener to `found`. Listening sockets come first in the table,
-// before possibly thousands of connections: returns false at the first line of another kind. Pure.
+// Parses one line of the table and adds a matching listener to `found`. Returns false if the line is of another kind.
+// Then the caller can stop, because listening sockets come first in the table, before perhaps thousands of connections.
+// Pure.
 bool ParseListener(absl::string_view line, const sockaddr_storage& address, std::vector<PortOwner>* found);
 
 // The users of the sockets that may accept a connection to `address` (IPv4 or IPv6, with a port), each once. Empty if

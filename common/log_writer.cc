@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-// Blocks all signals on the new thread: a program that waits for SIGTERM elsewhere must not be killed by it here, and a
+// Blocks all signals on the new thread, because SIGTERM must reach the thread of the program that waits for it, and a
 // pipe without a reader must be an error of write().
 std::thread StartWithoutSignals(std::function<void()> run) {
   sigset_t all;

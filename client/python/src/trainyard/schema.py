@@ -24,7 +24,7 @@ def _load():
         data = path.read_bytes()
     except FileNotFoundError:
         raise ImportError(f"{path} does not exist: install the package with `pip install ./client/python`") from None
-    # A pool of its own: the same files may be in the default pool, compiled by another version of protoc.
+    # A pool of its own, because the same files may be in the default pool, compiled by another version of protoc.
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.Add(file)
