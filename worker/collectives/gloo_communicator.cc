@@ -177,7 +177,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   CollectiveProgress progress() const override { return log_.progress(); }
 
-  // Starts the second half of each operation whose first half has ended, so that both run beside other computation.
+  // Starts the second half of each operation whose first half has ended, so that this half runs during computation.
   void AdvanceOperations() override {
     for (const std::shared_ptr<GlooOperation>& operation : all_reduces_by_parts_) {
       if (operation->is_over || operation->next == nullptr) continue;

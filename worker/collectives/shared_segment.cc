@@ -144,7 +144,8 @@ absl::Status SharedSegment::Open() {
   std::vector<std::string> fields = absl::StrSplit(location, ' ');
   int pid = 0, fd = 0;
   if (fields.size() != 2 || !absl::SimpleAtoi(fields[0], &pid) || !absl::SimpleAtoi(fields[1], &fd)) {
-    return absl::InternalError(absl::StrCat("rank 0 published '", location, "' as the location of its memory; expected ",
+    return absl::InternalError(absl::StrCat("rank 0 published '", location,
+                                            "' as the location of its memory; expected "
                                             "a process ID and the number of a file descriptor"));
   }
   std::string path = absl::StrCat("/proc/", pid, "/fd/", fd);

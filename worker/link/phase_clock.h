@@ -21,8 +21,8 @@ class PhaseClock {
   Phase phase() const { return phase_; }
   double Seconds(Time now) const { return std::chrono::duration<double>(now - began_).count(); }
 
-  // Returns the longest duration of each phase that ended since the last call. Covers kFirstStep, kTrain, kEvaluate and
-  // kSave only: the other phases do no work.
+  // Returns the longest duration of each phase that ended since the last call. Covers only the phases of training:
+  // kFirstStep, kTrain, kEvaluate and kSave.
   std::map<Phase, double> TakeLongest();
 
  private:
