@@ -85,8 +85,8 @@ inline constexpr size_t kSocketPathBytes = 107;
 // A daemon reconnects after 50 ms, doubling up to 1 s.
 inline constexpr absl::Duration kReconnectMin = absl::Milliseconds(50);
 inline constexpr absl::Duration kReconnectMax = absl::Seconds(1);
-// How long a daemon waits for a port or a lock that another process holds. That process may be an earlier daemon that is
-// about to exit.
+// How long a daemon waits for a port or a lock that another process holds, which may be an earlier daemon that is about
+// to exit.
 inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
 // The time from the request to stop a trainer until it is killed (SIGKILL).
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
