@@ -33,7 +33,7 @@ def _own_folder():
     if new is None:
         raise OSError("no cgroup hierarchy with the memory controller is mounted")
     folder = new / paths.get("", "")
-    # Only the root of a hierarchy may contain processes and also enable controllers for its children.
+    # Fails unless this cgroup is the root: others may not both contain processes and enable controllers for children.
     (folder / "cgroup.subtree_control").write_text("+memory")
     return folder, "memory.max"
 

@@ -20,7 +20,8 @@ const absl::Duration kMinForming = kFormingPatience - absl::Milliseconds(300);
 // A scenario has 2 watchers per job (operators.cc). If a job has more than this limit, the coordinator has not
 // forgotten disconnected ones.
 constexpr size_t kWatchersMax = 4;
-// policy/recovery fails a job permanently if a host cannot start its trainer for this reason.
+// For this reason a job may fail although it has restarts left: a host cannot start its trainer and no other host can
+// run the job, or its last save has failed permanently (policy/recovery).
 constexpr char kNoSpace[] = "No space left";
 // The text of policy/hang for a rank that is not known to be stopped.
 constexpr char kSilent[] = " sent no report for ";
@@ -255,7 +256,8 @@ void Judge::AfterRound(const Core& core, bool check_state) {
   for (const auto& [id, job] : core.state().jobs) CheckJob(job);
   if (core.state().cluster.durable().size() > limits::kClusterEvents) {
     ReportViolation(invariant::kBounded,
-                    absl::StrCat("the cluster's history has ", core.state().cluster.durable().size()));
+                    absl::StrCat("the cluster's history has ", core.state().cluster.durable().size(),
+                                 " events; at most ", limits::kClusterEvents, " may be stored"));
   }
 }
 

@@ -34,7 +34,7 @@ class ModelParallel {
   absl::Duration ComputeTime(uint32_t rank) const { return actors_[rank].computed; }
   // Adds to `report` the channels and sums of the rank, and names the one in which the rank waits.
   void Report(uint32_t rank, v1::RankReport& report) const;
-  // A fault: the rank leaves out an operation that another rank waits for, after this many others.
+  // A fault: the rank leaves out a receive, a send or a sum, after this many others.
   void LeaveOutOperation(uint32_t rank, uint64_t after) { actors_[rank].leaves_out_in = after + 1; }
 
  private:

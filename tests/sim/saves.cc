@@ -54,7 +54,7 @@ void Trainer::WritePart(uint64_t step) {
     world_.storage.Remove(id_.job, writer(), step);
     return Exit(kExitAborted);
   }
-  // A rank that cannot write its part reports that itself; all ranks learn of it from the sum of the next step.
+  // A rank that cannot write its part reports that itself; the others learn of it when all parts have ended.
   if (!counts) ReportSaveFailed(step, "cannot write its part: No space left on device");
   group_->PartEnded(step, id_.rank, counts);
 }

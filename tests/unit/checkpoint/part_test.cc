@@ -24,8 +24,8 @@ std::vector<TensorHeader> Headers(const SmallState& state) {
   return headers;
 }
 
-// In these tests each rank writes one range of every tensor, which may be an empty range, and also hashes the range that
-// the next rank writes.
+// In these tests each rank writes one range of every tensor, which may be an empty range. As a witness it also hashes
+// the range that the next rank writes.
 class PartTest : public testing::Test {
  protected:
   PartTest() { EXPECT_TRUE(FileSystem::Real().MakeFolder(partial_).ok()); }
