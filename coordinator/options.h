@@ -19,7 +19,7 @@ struct CoordinatorOptions {
   bool webhooks = true;                    // accept jobs with on_end.webhook
   bool allow_plaintext = false;
   bool allow_local_users = false;
-  std::string token_file = {};         // empty: a new token at each start
+  std::string token_file = {};         // empty: on loopback a new token at each start, else none
   std::string viewer_token_file = {};  // empty: there are no viewers
   std::string tokens = {};             // folder for the new token; empty: the user's token folder
   uint32_t lease_ms = 0;

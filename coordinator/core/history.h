@@ -1,6 +1,6 @@
 // The events of one job (or of the cluster) in memory, for watchers and for `trainctl events`: two lists that share one
 // numbering. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too. Reports of steps
-// and evaluations are not: daemons send them again after a restart of the coordinator. Both lists are bounded;
+// and evaluations are stored only when no daemon will send them again (Turn::StoreReports). Both lists are bounded;
 // decisions and failures are dropped last. Core thread only.
 //
 //   for (uint64_t dropped : history.AddDurable(event)) ... delete its record

@@ -1,4 +1,4 @@
-// The state of the core: one struct that only the functions of handlers/ change, on one thread. Durable parts are
+// The state of the core: one struct that only turns (turn.h, handlers/) change, on one thread. Durable parts are
 // marked; the rest is soft and is rebuilt when daemons attach again and clients repeat their calls.
 #pragma once
 

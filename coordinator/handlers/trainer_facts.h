@@ -7,7 +7,7 @@
 
 namespace trainyard {
 
-// The program of a job with `command` reports nothing: once it has been started, it counts as ready. Does nothing for
+// The program of a job with `command` reports no facts: once it has been started, it counts as ready. Does nothing for
 // other jobs.
 void MarkCommandReady(const Job& job, Rank& rank);
 

@@ -1,8 +1,8 @@
 // Decides whether a group of ranks hangs, which ranks cause it, and what to do. Pure: its input is what ranks and their
 // daemons have reported.
 //
-// A group hangs when nothing in it progresses (step, phase, operations started or completed) for longer than the
-// current phase of its ranks has ever taken. The culprit is derived from the communicators: each numbers its operations
+// A group hangs when nothing in it progresses (step, phase, operations started or completed) for much longer than the
+// current phase of its ranks recently took. The culprit is derived from the communicators: each numbers its operations
 // in the same order on all ranks, so the others wait for the rank that has not entered their operation. A channel
 // numbers its packets at both ends: a receiver waits for a sender that has sent fewer packets, and a sender that waits
 // for a free slot waits for a receiver that has received fewer. Other differences between the two ends are normal. The
