@@ -14,7 +14,7 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
-// Larger values mean that there is no limit: cgroup v1 reports the largest number of pages then.
+// Values from here on mean that there is no limit: cgroup v1 then reports the largest number of pages, in bytes.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
 std::string ReadOrEmpty(const std::string& path) {

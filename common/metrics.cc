@@ -44,7 +44,7 @@ class Scraper {
   std::string text_ ABSL_GUARDED_BY(mu_);
 };
 
-// Returns the options of a server that answers requests for /metrics itself, and all others as `options` do.
+// Returns the options of a server that answers requests for /metrics, and handles all other requests as `options` says.
 HttpServerOptions AddMetrics(HttpServerOptions options, std::shared_ptr<Scraper> scraper) {
   options.admit = [admit = options.admit](const HttpRequest& head) -> absl::optional<HttpResponse> {
     if (head.path == kPath && head.content_length == 0) return absl::nullopt;

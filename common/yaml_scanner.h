@@ -1,5 +1,5 @@
-// The characters and single values of a YAML text: a position that moves forward, what is at the position, and the
-// first problem. Only the parser (yaml_parser.h) uses it, to build maps and lists. Not thread-safe.
+// Reads the characters and single values of a YAML text, from a position that moves forward, and records the first
+// problem. Only the parser (yaml_parser.h) uses it, to build maps and lists. Not thread-safe.
 #pragma once
 
 #include <cstddef>

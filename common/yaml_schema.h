@@ -1,5 +1,5 @@
 // What the descriptor of a message defines about YAML: keys, names, rules, and error messages about them. Shared by the
-// reader, the rules and the writer behind strict_yaml.h, which other code includes instead. Pure.
+// reader, the rules and the writer behind strict_yaml.h. Other code includes strict_yaml.h instead. Pure.
 #pragma once
 
 #include <string>

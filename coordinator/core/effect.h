@@ -42,7 +42,7 @@ struct EndWatch {
   absl::Status status;
 };
 
-// The reader's lines arrive under these request ids, each pushed by one host.
+// The reader's lines arrive under these request ids. Each id stands for one host.
 struct LogsOpened {
   ReaderId reader;
   std::vector<std::string> request_ids;

@@ -22,7 +22,7 @@
 
 namespace trainyard {
 
-// Returns how many bytes of the limits an event uses: 0 for events other than facts and reports, and for
+// Returns how many of the bytes that the queue limits an event uses: 0 for events other than facts and reports, and for
 // a fact or report that the queue has not accepted yet.
 size_t QueuedBytes(const Event& event);
 

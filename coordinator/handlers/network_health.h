@@ -1,4 +1,4 @@
-// Networks that are slow and disks that are full: no process is ended because of them; the affected jobs get a notice.
+// Reports slow networks and full disks. No process is ended because of them; the affected jobs get a notice.
 #pragma once
 
 #include "coordinator/core/turn.h"

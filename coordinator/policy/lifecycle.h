@@ -34,7 +34,7 @@ enum class LifecycleEvent {
   kEndedRestart,    // all ranks have ended, and a new group must be formed, as requested
   kEndedPreempted,  // all ranks have ended, and the job waits for slots again: another job gets its slots
   kEndedPaused,     // all ranks have ended, and the job pauses, as requested
-  kEndedCancelled,  // all ranks have ended, as requested
+  kEndedCancelled,  // all ranks have ended, and the job is cancelled, as requested
   kEndedFailed,     // all ranks have ended after the job was given up
 };
 

@@ -85,8 +85,8 @@ export function span(seconds) {
   return value < 1 ? `${number(value * 1000, 3)} ms` : `${number(value, 3)} s`;
 }
 
-// Characters that a terminal would execute, or that would change the order of others, become visible. Colours of
-// terminals are left out.
+// Characters that a terminal would execute, or that would change the order of others, become visible. Escape sequences
+// for colours are removed.
 export function plainLine(text) {
   return text.replace(/\x1b\[[0-9;:]*m/g, "").replace(
     /[\u0000-\u0008\u000a-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\uffff]/g,
