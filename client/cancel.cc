@@ -34,7 +34,7 @@ absl::Status Cancel(const Globals& globals, const CancelOptions& options) {
   } else if (IsFinal(job.state())) {
     Print(absl::StrCat(JobTitle(job), " is ", StateName(job.state()), "\n"));
   } else if (options.save && job.state() == v1::JOB_STATE_RUNNING) {
-    Print(absl::StrCat(JobTitle(job), " is cancelled when its script has saved; trainctl watch ", job.job_id(),
+    Print(absl::StrCat(JobTitle(job), " will be cancelled once its script has saved; trainctl watch ", job.job_id(),
                        " shows its end\n"));
   } else {
     Print(absl::StrCat(JobTitle(job), " is stopping; trainctl watch ", job.job_id(), " shows its end\n"));

@@ -152,7 +152,8 @@ std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::s
                             one.best ? ", the best" : "");
     }
     if (!manifest.nonfinite.empty()) {
-      absl::StrAppend(&state, "; ", manifest.nonfinite[0], " is not finite: no run resumes from it automatically");
+      absl::StrAppend(&state, "; ", manifest.nonfinite[0],
+                      " is not finite: no run resumes from this checkpoint automatically");
     }
     rows.push_back({absl::StrCat(one.entry.step.value_or(0)), known ? absl::StrCat(manifest.generation) : "-",
                     known ? Printable(manifest.strategy, 40) : "-", known ? absl::StrCat(manifest.world_size) : "-",

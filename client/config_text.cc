@@ -76,7 +76,7 @@ absl::Status CheckExpressible(const v1::JobSpec& spec) {
   const auto refuse = [](absl::string_view text) { return absl::InvalidArgumentError(text); };
   if (parallel.recompute().has_mode() && parallel.recompute().mode() != v1::RECOMPUTE_MODE_NONE &&
       (data != v1::DATA_PARALLEL_FSDP || parallel.recompute().mode() != v1::RECOMPUTE_MODE_BLOCKS)) {
-    return refuse("parallel.recompute.mode: Accelerate has a key for blocks with fsdp only; remove it");
+    return refuse("parallel.recompute.mode: Accelerate can recompute only blocks, and only with fsdp; remove this key");
   }
   const bool optimizer = parallel.offload().optimizer(), parameters = parallel.offload().parameters();
   if (data == v1::DATA_PARALLEL_DDP && (optimizer || parameters)) {

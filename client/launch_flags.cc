@@ -139,8 +139,9 @@ class Planner {
     const bool uses_cpu =
         std::find(flags_.env.begin(), flags_.env.end(), "ACCELERATE_USE_CPU=True") != flags_.env.end();
     if (!flags_.for_accelerate || facts_.on_cluster || facts_.gpus > 0 || ranks < 2 || uses_cpu) return;
-    plan_.notes.push_back(absl::StrCat("warning: this machine has no GPU, so Accelerate does not connect the ", ranks,
-                                       " ranks, and each trains alone; give --cpu, or use_cpu: true in its file"));
+    plan_.notes.push_back(
+        absl::StrCat("warning: this machine has no GPU, so Accelerate does not connect the ", ranks,
+                     " ranks, and each trains alone; give --cpu, or use_cpu: true in Accelerate's file"));
   }
 
   void CheckHostFlags(uint32_t min_hosts, uint32_t hosts) {

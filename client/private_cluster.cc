@@ -225,7 +225,8 @@ absl::Status PrivateCluster::Stop() {
                                               options_.folder));
     }
   }
-  return absl::InternalError(absl::StrCat("processes started for this job could not be killed; see ", options_.folder));
+  return absl::InternalError(
+      absl::StrCat("processes started for this job could not be killed; their logs are in ", options_.folder));
 }
 
 }  // namespace trainyard::client
