@@ -103,7 +103,7 @@ class Browser:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        # The bench is a subreaper: the processes that the browser has started are its children now.
+        # The bench is a subreaper, so the processes that the browser has started are children of the bench now.
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-self._process.pid, 0)

@@ -17,7 +17,7 @@ import operate_visitors
 from operate_role import CALL_LIMIT_S, INPUT, dial, say
 
 PROTOCOL = 3
-# What a trainer on a CPU reports: each kind is two series of /metrics.
+# The kinds of memory that a trainer on a CPU reports. Each kind is two series of /metrics.
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "host")
 SLICES = 32  # the hosts report spread over their interval, as independent hosts do
 

@@ -83,7 +83,7 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
 
 namespace {
 
-// None: the manifest is damaged, or lists a tensor with non-finite values. The files are not checked.
+// Returns nullopt if the manifest is damaged or lists a tensor with non-finite values. Does not check the files.
 std::optional<Manifest> FiniteManifest(const std::string& path) {
   absl::StatusOr<std::string> text = ReadManifestText(path);
   if (!text.ok()) return std::nullopt;

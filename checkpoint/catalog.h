@@ -2,11 +2,11 @@
 // of a function that changes the folder holds the folder's lock (rank 0 does). Listing needs no lock.
 //
 // [Note: which checkpoints are removed] `keep` counts back from the checkpoint just saved. Checkpoints of later steps,
-// which a run leaves when it resumes from an older one, are not counted: they are replaced when the run reaches their
-// steps again. A checkpoint beyond `keep` is retained if its step is protected (rank 0 protects the newest step that
-// the coordinator has confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while a
-// process reads it, if it is the newest whose values are all finite, and, with `keep_best`, if it is the best up to the
-// one just saved.
+// which a run leaves when it resumes from an older one, are not counted, because they are replaced when the run reaches
+// their steps again. A checkpoint beyond `keep` is retained if its step is protected (rank 0 protects the newest step
+// that the coordinator has confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while
+// a process reads it, if it is the newest whose values are all finite, and, with `keep_best`, if it is the best up to
+// the one just saved.
 //
 // The best checkpoint is the one whose manifest has the lowest `evaluation.loss`; of two equal ones it is the older. A
 // checkpoint with values that are not finite is never the best.

@@ -26,7 +26,7 @@ namespace trainyard {
 namespace {
 
 constexpr uint64_t kRulesBytesMax = 1 << 20;
-// Ends a wait whose test was killed: that test never creates the file that the rule waits for.
+// Ends a wait whose test was killed, because that test never creates the file that the rule waits for.
 constexpr absl::Duration kWaitLimit = absl::Minutes(10);
 constexpr absl::Duration kWaitPoll = absl::Milliseconds(2);
 

@@ -45,7 +45,7 @@ uint64_t SizeOf(const fs::path& path) {
   return bytes;
 }
 
-// Derives kind and step from a name. None: the name is not one that saves or removals create.
+// Derives kind and step from a name. Returns nullopt if the name is not one that saves or removals create.
 std::optional<RunEntry> EntryOf(const std::string& name) {
   RunEntry entry{.name = name};
   entry.step = StepOfFolderName(name);

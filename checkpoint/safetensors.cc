@@ -95,7 +95,7 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& 
   return info;
 }
 
-// Parses without exceptions, and refuses a key that occurs twice: the JSON library would silently use one of them.
+// Parses without exceptions, and refuses a key that occurs twice, because the JSON library would silently use one.
 absl::StatusOr<HeaderJson> ParseHeader(absl::string_view text, const std::string& path) {
   std::set<std::string> keys;
   std::string twice;

@@ -27,7 +27,7 @@ struct PartialName {
   uint64_t generation = 0;
 };
 
-// None: a partial that is being removed, or whose name no save creates.
+// Returns nullopt for a partial that is being removed, and for a name that no save creates.
 std::optional<PartialName> PartialOf(absl::string_view name) {
   if (!absl::ConsumeSuffix(&name, kPartialSuffix)) return std::nullopt;
   const size_t dot = name.find(".g");

@@ -18,7 +18,7 @@ absl::Status ToStatus(const grpc::Status& status) {
 
 void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kTimeout)); }
 
-// A minimal model: it is not trained.
+// A minimal model, because it is not trained.
 v1::JobSpec MakeSpec(uint32_t ranks) {
   v1::JobSpec spec;
   spec.set_name("bench");

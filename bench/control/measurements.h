@@ -32,7 +32,7 @@ absl::StatusOr<Figures> MeasureStorm(const Setting& setting);
 absl::StatusOr<Figures> MeasureDeath(const Setting& setting);
 // The coordinator is killed → its successor is ready, all hosts are attached, the job is adopted.
 absl::StatusOr<Figures> MeasureRestart(const Setting& setting);
-// Attached hosts send one heartbeat per second each: share of a core, memory.
+// The coordinator's share of a core, and its memory, while attached hosts send one heartbeat per second each.
 absl::StatusOr<Figures> MeasureSteady(const Setting& setting);
 // Durable facts per second, acknowledged to the hosts' daemons.
 absl::StatusOr<Figures> MeasureEvents(const Setting& setting);

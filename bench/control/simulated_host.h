@@ -99,7 +99,7 @@ class SimulatedHost {
   void Do(agent::Dial& effect) { session_.Dial(effect.hello); }
   void Do(agent::HangUp& effect) { session_.HangUp(effect.reason); }
   void Do(agent::SendToCoordinator& effect) { session_.Send(std::move(effect.message)); }
-  // The bench does not measure the host's disk: the next event reports that the facts are stored.
+  // The bench does not measure the host's disk, so the next event reports that the facts are stored.
   void Do(agent::StoreFacts&) { options_.post(agent::Event(agent::FactsStored{absl::OkStatus()})); }
   void Do(agent::StartProcess& effect);
   void Do(agent::SendLinkMessage& effect);

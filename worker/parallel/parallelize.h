@@ -8,8 +8,8 @@
 //                 data parallel: flat groups, reductions, updates         (data_parallel.h)
 //   NewExecutor   pipeline: the order of the passes, and what they send   (pipeline_executor.h)
 //
-// A technique that a job does not use changes nothing: a mesh without the axes pp and tp has the whole model as its
-// only part, and its schedule runs forward and backward of one micro-batch after another.
+// A technique that a job does not use changes nothing. For example, a mesh without the axes pp and tp has the whole
+// model as its only part, and its schedule runs forward and backward of one micro-batch after another.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +50,9 @@ struct ModelSource {
   bool divides_sequence = false;     // over the axis tp of the mesh (model/ops/sequence_part.h)
 };
 
-// Makes the part of `rank`, without memory for its parameters. `tensor_group` must outlive it; null: the part runs no
-// pass, or the mesh has no axis tp. Fails with InvalidArgument, listing all reasons, if the model cannot be divided for
-// this mesh.
+// Makes the part of `rank`, without memory for its parameters. `tensor_group` must outlive the part; it is null if the
+// part runs no pass or the mesh has no axis tp. Fails with InvalidArgument, listing all reasons, if the model cannot be
+// divided for this mesh.
 absl::StatusOr<std::unique_ptr<Model>> DivideModel(const ModelSource& source, const Mesh& mesh, int rank,
                                                    const PipelineLayout& pipeline, TensorGroup* tensor_group);
 

@@ -5,8 +5,8 @@
 //   runner.Advance({UnitAct::kForward, u})   runs the plan up to the computation of u, which the caller then runs
 //   runner.RunUpToComputation()              runs the actions that follow it
 //   ...
-//   runner.SetReducing(reduce)               may be called until backward begins: the plans with and without
-//                                            reductions have the same forward
+//   runner.SetReducing(reduce)               may be called until backward begins, because the plans with and
+//                                            without reductions have the same forward
 //   runner.RunToEnd()
 //
 // Used only where parameters are sharded; otherwise there is no plan. Belongs to the loop's thread. Calls fail with the

@@ -2,8 +2,8 @@
 // same length, so that each can hold either, and memory use is the same in every step.
 //
 // A slot may be released while an operation still reads it (a reduce-scatter under way). A computation that writes to
-// the slot first waits for that operation. An all-gather through the same communicator need not wait: operations run in
-// the order in which they are started.
+// the slot first waits for that operation. An all-gather through the same communicator need not wait, because
+// operations run in the order in which they are started.
 //
 // Slots are not cleared. Belongs to the loop's thread.
 #pragma once

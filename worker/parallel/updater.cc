@@ -78,7 +78,7 @@ absl::StatusOr<Updater::AgreedNorm> Updater::AgreeOnNorm(AgreedNorm own) {
   const bool is_rejected = own.rejected || !std::isfinite(own.sum_of_squares);
   at::Tensor terms = at::zeros({3}, at::kDouble);
   double* values = terms.mutable_data_ptr<double>();
-  // Counts every shard once: the ranks of other replicas hold the same values.
+  // Counts every shard once, because the ranks of other replicas hold the same values.
   const Communicator& holders = scatters_ ? *communicators_.replicate : *communicators_.data;
   values[0] = is_rejected || holders.rank() != 0 ? 0 : own.sum_of_squares;
   values[1] = is_rejected ? 1 : 0;

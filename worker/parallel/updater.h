@@ -6,7 +6,7 @@
 // the job add up the sums of squares (in fp64) and the number of parts that must be rejected. Each element is counted
 // once. Where each rank holds the whole gradient, each decides from the same bits and nothing is sent.
 //
-// The gathers may still run when Step returns: call AwaitParameters before the parameters are read.
+// The gathers may still run when Step returns, so call AwaitParameters before the parameters are read.
 //
 // Not thread-safe: used on the thread of the training loop only.
 #pragma once

@@ -12,7 +12,7 @@
 // Copies in shared memory are sealed before the disk is touched, and outlive this process; the newest whole one is
 // never overwritten.
 //
-// A writer that hangs in a system call is given up and left behind: it owns what it reads. This class knows no tensors.
+// A writer that hangs in a system call can be left behind, because it owns what it reads. This class knows no tensors.
 // All methods are called by the loop's thread.
 #pragma once
 

@@ -78,7 +78,7 @@ absl::Status Saver::Prepare() {
   return absl::OkStatus();
 }
 
-// Either all ranks use shared memory or none does: snapshots of only some ranks are useless.
+// Either all ranks use shared memory or none does, because snapshots of only some ranks are useless.
 absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveMemoryPlan& plan) {
   const bool wants_shared =
       !deps_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;

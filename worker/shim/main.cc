@@ -2,10 +2,10 @@
 //
 //   trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]
 //
-// The worker daemon starts the shim and may be replaced while the shim runs: the two communicate through files in the
-// rank folder (records.h). The shim reads the trainer's output, waits for its end, kills any process that the trainer
-// leaves behind, and writes how the trainer ended. The trainer never outlives the shim: the kernel kills the trainer
-// when the shim exits.
+// The worker daemon starts the shim and may be replaced while the shim runs, so the two communicate through files in
+// the rank folder (records.h). The shim reads the trainer's output, waits for its end, kills any process that the
+// trainer leaves behind, and writes how the trainer ended. The trainer never outlives the shim, because the kernel
+// kills the trainer when the shim exits.
 //
 // SIGTERM and SIGINT are forwarded to the trainer. The end of the lifeline (a pipe held open by the process that
 // started everything; common/lifeline.h) kills the trainer immediately. The shim links only libc, so that it starts in
@@ -223,8 +223,8 @@ int BlockSignals() {
   return signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// Returns whether the trainer has ended, without reaping it: its pid stays reserved until EndDescendants has killed its
-// group.
+// Returns whether the trainer has ended, without reaping it, so its pid stays reserved until EndDescendants has killed
+// its group.
 bool HasEnded(pid_t trainer) {
   siginfo_t info = {};
   return waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;

@@ -1,5 +1,5 @@
 // Processes: starts the trainer, distinguishes processes that reuse a pid, and ends all descendants of the shim.
-// Single-threaded: the parent-death signal of a child is tied to the thread that started it.
+// Single-threaded, because the parent-death signal of a child is tied to the thread that started it.
 #pragma once
 
 #include <stddef.h>

@@ -12,7 +12,7 @@
 // names are ignored, so that a newer daemon works with an older shim. `pid` and `exit` are renamed into place when
 // complete.
 //
-// Included by the shim, which links only libc: constants only.
+// The shim, which links only libc, includes this file, so it contains only constants.
 #pragma once
 
 namespace trainyard::shim {

@@ -2,7 +2,7 @@
 //
 // As in transformers, the scores are divided by the temperature, then all but the `top_k` highest are left out, then
 // those that are not needed for a probability of `top_p`. Work grows with the number of tokens, and sorting with the
-// number of those that may be chosen: the whole vocabulary is never sorted.
+// number of those that may be chosen, so the whole vocabulary is never sorted.
 #pragma once
 
 #include <cstdint>

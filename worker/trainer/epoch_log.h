@@ -1,6 +1,6 @@
 // The line that rank 0 writes to its log for each epoch of the training data: "Epoch 1: loss = 2.3456", the mean of the
-// training losses over the tokens of the epoch. A step belongs to the epoch of its first sample: the step in which an
-// epoch ends counts for this epoch with all its tokens. Steps whose loss is not finite are left out. Pure.
+// training losses over the tokens of the epoch. A step belongs to the epoch of its first sample, so the step in which
+// an epoch ends counts for this epoch with all its tokens. Steps whose loss is not finite are left out. Pure.
 #pragma once
 
 #include <cstdint>

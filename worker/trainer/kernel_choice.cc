@@ -57,7 +57,7 @@ std::string CpuDescription() {
   return description;
 }
 
-// Removes the oldest files until at most kMaxFiles are left. Errors are ignored: the files are small.
+// Removes the oldest files until at most kMaxFiles are left. Ignores errors, because the files are small.
 void RemoveOldFiles(const std::filesystem::path& folder) {
   std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> files;
   std::error_code error;

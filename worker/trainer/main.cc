@@ -146,7 +146,7 @@ std::string UseKernels(const KernelChoice& choice) {
   return choice.reason.empty() ? kernels : absl::StrCat(kernels, "; ", choice.reason);
 }
 
-// Returns what ChooseKernels would decide for `auto`, but measures nothing: the first measurement decides for all later
+// Returns what ChooseKernels would decide for `auto`, but measures nothing. The first measurement decides for all later
 // jobs on this host, so only a job may make it.
 KernelDecision FindKernels() {
   if (!MklLeverHasEffect()) {
@@ -361,6 +361,6 @@ int main(int argc, char** argv) {
   int code = trainyard::Run(argc, argv);
   std::cout.flush();
   std::fflush(nullptr);
-  // Nothing is left to do: skips the destructors of a gigabyte of libraries.
+  // Nothing is left to do, so this skips the destructors of a gigabyte of libraries.
   _exit(code);
 }

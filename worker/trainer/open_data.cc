@@ -165,7 +165,7 @@ absl::Status CutIntoPieces(DataSet& set) {
     plan.pieces = plan.form == DataForm::kText ? CutText(corpus, *plan.encoder) : CutAtLines(corpus);
   }
   std::string rules = RulesText(plan);
-  // The chunks follow from the pieces, so the same bytes in other files need another key.
+  // The chunks follow from the pieces, so the same bytes in other files need another cache key.
   for (const DataPiece& piece : plan.pieces) {
     absl::StrAppend(&rules, piece.file, " ", piece.begin, " ", piece.end, "\n");
   }

@@ -135,7 +135,7 @@ TrainerExit RunProbe(const StartOrder& order, const RunOptions& options) {
 }
 
 absl::StatusOr<ProbeFact> ProbeThisHost(const TrainConfig::Probe& config) {
-  // Measured before the ranks start: a second product at the same time would use half of the host.
+  // Measured before the ranks start, because a second product at the same time would use half of the host.
   ProbeFact fact;
   fact.matmul_gflops = MatmulGflops(config.matmul_size, config.matmul_repeats);
   LocalStore store;

@@ -14,8 +14,8 @@ namespace trainyard {
 // latency and the bandwidth are 0. Possible errors: those of a Collective.
 absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communicator& communicator);
 
-// Like RunRank, runs one rank of a probe from its order to its exit code. A probe has no steps, so it cannot stop
-// between them: a stop or SIGTERM takes effect after its end, or the daemon kills it after its grace period. REQUIRES:
+// Like RunRank, runs one rank of a probe from its order to its exit code. A probe has no steps between which it
+// could stop. After a stop or SIGTERM it runs to its end, unless the daemon kills it after its grace period. REQUIRES:
 // order.config.probe.
 TrainerExit RunProbe(const StartOrder& order, const RunOptions& options);
 

@@ -30,7 +30,8 @@ constexpr absl::Duration kFolderWait = absl::Seconds(10);
 // The slowest rank may still be reading its checkpoint or its data while the others wait for it.
 constexpr absl::Duration kReadyLimit = absl::Minutes(30);
 
-// All ranks decide identically: the coordinator sets the number of ranks per host, which is constant for a generation.
+// All ranks decide identically, because the coordinator sets the number of ranks per host, which is constant for a
+// generation.
 absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
   using Switch = TrainConfig::Switch;
   if (order.config.shared_memory == Switch::kOn && order.local_world_size != order.world_size) {
@@ -172,8 +173,8 @@ absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& 
   ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, locked, file_system));
   choosing_time += Clock::GetSteadyClock().TimeNow() - began;
   if (point.checkpoint != nullptr) {
-    // Compares before the other ranks see the checkpoint: naming the differing key helps more than errors about shapes
-    // on the other ranks.
+    // Compares before the other ranks see the checkpoint, because naming the differing key helps more than errors about
+    // shapes on the other ranks.
     std::vector<KeyChange> changes;
     RETURN_IF_ERROR(CompareSpec(order, *point.checkpoint, changes));
   }

@@ -209,7 +209,7 @@ absl::Status Trainer::MakeStep() {
 absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
   if (!output.skipped) num_skipped_ = 0;
   if (!output.skipped) return absl::OkStatus();
-  // Skipped steps that lower the loss scale are normal: the scale was too high. They are not counted.
+  // Skipped steps that lower the loss scale are normal, because the scale was too high. They are not counted.
   const bool lowered_scale = rank_.strategy->state().loss_scale().scale < output.loss_scale;
   if (!lowered_scale) ++num_skipped_;
   if (order_.rank == 0) {
@@ -270,8 +270,8 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     }
     return micro_batch;
   };
-  // A loss on a GPU arrives only after backward was queued, which is early enough: if it is not finite, neither are the
-  // gradients.
+  // A loss on a GPU arrives only after backward was queued, which is early enough, because a loss that is not finite
+  // makes the gradients not finite, too.
   const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
     const double value = CheckLoss(loss, static_cast<uint64_t>(index));
     if (!rank_.reports_losses) return;
