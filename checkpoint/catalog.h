@@ -28,7 +28,7 @@
 namespace trainyard {
 
 inline constexpr char kPartialSuffix[] = ".partial";
-// A lock file in a run folder, held by the rank 0 that trains into it (worker/trainer/run_folder.h) and by any process
+// A lock file in a run folder, held by the rank 0 that trains there (worker/trainer/run_folder.h) and by any process
 // that removes checkpoints there.
 inline constexpr char kRunLockName[] = ".lock";
 

@@ -22,7 +22,7 @@ class WritableFile {
   virtual ~WritableFile() = default;
   virtual absl::Status Append(absl::string_view bytes) = 0;
   // Starts to write bytes [first, last), which were appended before, to the disk, without waiting. Only Sync makes them
-  // durable; it finishes sooner after this call. Does nothing if the file system does not support this.
+  // durable; Sync finishes sooner after this call. Does nothing if the file system does not support this.
   virtual absl::Status StartWriteBack(uint64_t first, uint64_t last) = 0;
   // Waits until bytes [first, last), passed to StartWriteBack before, are written. Fails with the error of the disk.
   virtual absl::Status AwaitWriteBack(uint64_t first, uint64_t last) = 0;

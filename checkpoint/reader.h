@@ -1,7 +1,7 @@
 // Reads a verified checkpoint. Open verifies everything (verify.h): the manifest's own hash, that its content does not
 // contradict itself, that the folder holds exactly the listed files, their lengths, and the hash of every byte. A read
 // returns any box of a tensor, independent of the pieces in which it was saved, so that a job can load what a job of
-// another layout wrote. It reads only the pieces that overlap the box, a MiB at a time, and hashes them again. An open
+// another layout wrote. Only the pieces that overlap the box are read, a MiB at a time, and hashed again. An open
 // checkpoint is not removed (lease.h). Immutable once opened, and thread-safe.
 //
 //   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));

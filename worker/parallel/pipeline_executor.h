@@ -81,7 +81,7 @@ class PipelineExecutor {
   absl::Status RunBackward(const PipelineAction& action, int64_t micro_batch, bool last, OnLoss on_loss);
   absl::StatusOr<at::Tensor> Forward(const PipelineAction& action, int64_t micro_batch, BatchOf batch_of, Pass& pass);
   // The values of a chunk of the model that come from the chunk before (in forward) or after it (in backward). Between
-  // chunks of one rank they are passed on without a channel. They must have `shape`.
+  // chunks of one rank they are passed on without a channel. The values must have `shape`.
   absl::StatusOr<at::Tensor> Receive(Channel* channel, int model_chunk, int micro_batch,
                                      const std::vector<int64_t>& shape);
   absl::Status Send(Channel* channel, int model_chunk, int micro_batch, const at::Tensor& values);

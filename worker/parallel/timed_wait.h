@@ -1,4 +1,4 @@
-// Waits for an operation and adds the time it took.
+// Waits for an operation and adds the time that the wait took to `seconds`.
 #pragma once
 
 #include "absl/status/status.h"

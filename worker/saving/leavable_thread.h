@@ -1,5 +1,5 @@
 // A thread that may hang in a system call, on a disk that does not answer. Its owner waits a moment for it to end and
-// then leaves it behind; so the thread must own, by shared pointers, everything it uses.
+// then leaves it behind. The thread must therefore own, by shared pointers, everything that it uses.
 //
 //   thread_ = std::make_unique<LeavableThread>([state = state_] { Serve(*state); });
 //   ...                 // the owner signals, through `state_`, that the body must return

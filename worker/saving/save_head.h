@@ -23,9 +23,9 @@ struct RunPosition {
 // the loop's thread.
 Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step, const RunPosition& position);
 
-// Adds the description of the data. Called by the commit thread, because it reads all of the data, which may take long.
-// A job that was restarted automatically therefore detects only here that files changed without changing their size:
-// returns a warning if the content differs from that of the restored checkpoint (`restored_content_hash`, empty if none
+// Adds the description of the data. Called by the commit thread, because reading all of the data may take long.
+// A job that was restarted automatically therefore detects only here that files changed without changing their size.
+// Returns a warning if the content differs from that of the restored checkpoint (`restored_content_hash`, empty if none
 // was restored), else an empty string.
 std::string DescribeData(const Corpus& corpus, const std::string& restored_content_hash, ManifestData& data);
 

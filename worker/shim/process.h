@@ -22,7 +22,7 @@ struct Launch {
 // Field 22 of /proc/<pid>/stat; 0: no such process.
 uint64_t StartTime(pid_t pid);
 
-// Kills the processes in the group or session of `leader` that are not older than it. `leader` may have exited.
+// Kills the processes in the group or session of `leader` that are not older than `leader`, which may have exited.
 void KillSession(pid_t leader, uint64_t leader_start);
 
 // Starts the program as the leader of its own session, with its output going to the two descriptors; the kernel kills

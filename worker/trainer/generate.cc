@@ -81,7 +81,7 @@ class Generator {
   // Adds a token to each of these texts.
   absl::Status Advance(const std::vector<size_t>& active) {
     std::vector<SequenceTokens> added;
-    std::vector<size_t> moved;  // texts that fill the cache: it is filled again with their last tokens
+    std::vector<size_t> moved;  // texts that have filled the cache, which is filled again with their last tokens
     for (size_t i : active) {
       const int64_t sequence = static_cast<int64_t>(i);
       if (cache_.length(sequence) == cache_.positions()) {

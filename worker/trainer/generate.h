@@ -1,8 +1,8 @@
 // Continues several texts with a model, token by token. Up to `batch` of them are computed together; when one ends, the
 // next takes its place. A text depends on its prompt, the seed and the options, and not on the other texts.
 //
-// A text that is longer than the model's context is continued from its last tokens, whose positions begin at 0 again:
-// the model then runs over all of these tokens for each new token.
+// A text that is longer than the model's context is continued from its last tokens, whose positions begin at 0 again.
+// The model then runs over all of these tokens for each new token.
 #pragma once
 
 #include <cstdint>
