@@ -1,6 +1,6 @@
 // Prevents the removal of a checkpoint while it is read. A reader holds a shared lock of the kernel (flock) on the
-// checkpoint's manifest, and removing needs the exclusive lock; both locks end with the process. There is no protection on a
-// file system without such locks. Not thread-safe.
+// checkpoint's manifest, and removing needs the exclusive lock; both locks end with the process. There is no protection
+// on a file system without such locks. Not thread-safe.
 #pragma once
 
 #include <memory>

@@ -3,9 +3,9 @@
 //
 //              due, requested, or to be retried                  every rank has ended its part
 //   [nothing] ------------------------------------> [under way] ------------------------------> [nothing]
-//                                                      | another save is due: all ranks wait, for a limited time;
-//                                                      | after that, or if a save is requested: it is queued, begins
-//                                                      v when the present one has ended
+//                                                      | another save is due: all ranks wait, for a limited time.
+//                                                      | After that, or if a save is requested, the new save is
+//                                                      v queued; it begins when the present one has ended
 //
 // Pure; used by the loop's thread only.
 #pragma once

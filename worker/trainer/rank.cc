@@ -75,7 +75,7 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
 }
 
 // Reads the content of the files if the user resumed the run, or if nothing proves that they are unchanged since the
-// checkpoint was made. With checkpoint.allow_data_change, reads it only if the sizes of the files differ.
+// checkpoint was made. With checkpoint.allow_data_change, reads the content only if the sizes of the files differ.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
   const bool is_user_resume = order.resume && order.generation == 1;
