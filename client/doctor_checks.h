@@ -16,7 +16,7 @@ struct Finding {
 };
 
 // Checks that hosts are attached and reachable, and their clocks, versions, disks, labels and data addresses. A host
-// without problems gets one kOk finding.
+// without problems and notes gets one kOk finding.
 std::vector<Finding> CheckHosts(const v1::ServerInfo& server, const v1::ListHostsResponse& hosts);
 
 // Checks that the programs are next to trainctl, that the default run folder is writable and has space, and that a

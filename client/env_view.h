@@ -10,7 +10,7 @@
 
 namespace trainyard::client {
 
-// Full sentences, the most important first; each says what to do.
+// Full sentences, the most important first; each says what will happen or what to do.
 std::vector<std::string> WarningsOf(const HostFacts& facts);
 
 // {"versions": {...}, "cpu": {...}, "memory": {...}, "gpu": {...}, ..., "warnings": [...]}. What is not known is null.

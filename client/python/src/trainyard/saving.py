@@ -87,7 +87,7 @@ def _sync(path):
 
 def saved(step, path):
     """Reports that the checkpoint of `step`, a file or folder, is complete: all ranks have written their parts. Writes
-    it to the disk (fsync) first. On rank 0, raises OSError if that fails or nothing is at `path`.
+    it to the disk (fsync) first, and raises OSError if that fails. If nothing is at `path`, only rank 0 raises OSError.
 
     The checkpoint that rank 0 reports is listed by `trainctl checkpoint ls`, answers a request to save, and is the
     last_checkpoint() of the processes that are started later. Steps are counted as in `report`."""
