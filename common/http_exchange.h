@@ -81,8 +81,8 @@ class HttpExchange {
 
   void Respond(const HttpResponse& response);
   // Begins a stream with the code, type and headers of `head`. `heartbeat` is written when nothing else was written for
-  // some time; empty: no heartbeat. Returns false if the answer has begun already, if the exchange is closed, or, after a
-  // response with 503, if there are too many streams.
+  // some time; empty: no heartbeat. Returns false if the answer has begun already, if the exchange is closed, or (after
+  // a response with 503) if there are too many streams.
   bool Begin(const HttpResponse& head, std::string heartbeat = "");
   void Write(std::string text);
   // Several streams may share a text.
