@@ -185,8 +185,8 @@ absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) 
   const std::string renamed = absl::StrCat(path, ".pruned", kPartialSuffix);
   RETURN_IF_ERROR(file_system.RemoveAll(renamed));
   RETURN_IF_ERROR(file_system.RenameOrExchange(path, renamed));
-  // The new name must be durable before files are removed: a crash could otherwise leave the checkpoint under its
-  // original name, with files missing.
+  // The new name must be durable before files are removed, because a crash could otherwise leave the checkpoint
+  // under its original name, with files missing.
   RETURN_IF_ERROR(file_system.SyncFolder(std::filesystem::path(path).parent_path().string()));
   return file_system.RemoveAll(renamed);
 }

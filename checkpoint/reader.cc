@@ -153,7 +153,7 @@ absl::Status Checkpoint::OpenFiles(const std::vector<CheckpointProblem>& problem
 }
 
 void Checkpoint::BeginVerifying(int share, int shares) {
-  // Copies of the weights (checkpoint.weights_copy) are not verified: no job resumes from them, so damage in them must
+  // Copies of the weights (checkpoint.weights_copy) are not verified. No job resumes from them, so damage in them must
   // not make the checkpoint unusable.
   absl::flat_hash_set<std::string> state_files;
   for (const ManifestTensor& tensor : manifest_.tensors) {

@@ -176,8 +176,8 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
   const std::string text = ManifestText(manifest);
   RETURN_IF_ERROR(WriteManifest(partial, text, file_system));
   absl::Status published = PublishFolder(partial, path, file_system);
-  // If the checkpoint has its final name, the folder at `partial` is one that another process had created at `path`:
-  // the rename has exchanged the two folders, and that folder is not ours to remove.
+  // If the checkpoint has its final name, the rename may have exchanged it with a folder that another process had
+  // created at `path`. That folder is at `partial` now, and is not ours to remove.
   if (FileExists(path)) std::move(remove_partial).Cancel();
   RETURN_IF_ERROR(std::move(published));
   return SavedCheckpointOf(path, manifest, text);

@@ -33,7 +33,7 @@ struct PassPlans {
 };
 PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options, bool reshards);
 
-// By unit: its trained group, whose gradients are reduced after the backward of the unit; -1: none.
+// Returns, for each unit, its trained group, whose gradients are reduced after the backward of the unit; -1: none.
 std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups);
 
 class PassRunner {

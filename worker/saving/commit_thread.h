@@ -3,8 +3,8 @@
 // name. Also removes failed saves and old checkpoints. The training loop never waits for the disk, the network file
 // system or the coordinator.
 //
-// Threads: one thread of its own calls the link, the file system and `check_fence`. All methods are called by the
-// loop's thread.
+// Threads: a thread of its own does this work, and calls the file system and `check_fence`. All methods are called by
+// the loop's thread.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 // used, because each start could decide differently.
 //
 // Two hosts with equal CPUs may measure different speeds, so the ranks of a job on several hosts agree (AgreeOnLever).
-// Ranks on different CPU models may decide differently: their results are then rounded differently, but all ranks still
+// Ranks on different CPU models may decide differently. Their results are then rounded differently, but all ranks still
 // have the same parameters, because sums and updates are the same on every CPU.
 #pragma once
 

@@ -30,7 +30,7 @@
 
 namespace trainyard {
 
-// Members are destroyed from last to first: each uses only those above it.
+// Members are destroyed from last to first, because each uses only those above it.
 struct Rank {
   ~Rank() { abort_switch->Detach(); }
 

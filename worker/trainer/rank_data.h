@@ -50,7 +50,7 @@ struct TokenCacheUse {
 };
 
 // Files that become samples by the same rules: the training data, or the held-out files. Members are destroyed from
-// last to first: each uses only those above it.
+// last to first, because each uses only those above it.
 struct DataSet {
   std::string key;                 // of the job: train.data.text
   std::vector<std::string> paths;  // the value of that key
