@@ -282,7 +282,7 @@ class Cluster:
     # End
 
     def close(self):
-        """Kills everything with SIGKILL, daemons first so that none restarts a trainer."""
+        """Kills the started programs with SIGKILL, so that no daemon restarts a trainer, and then their descendants."""
         if self._channel:
             self._channel.close()
         for program in self.programs:

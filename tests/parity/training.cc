@@ -156,7 +156,7 @@ absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, Parall
 }
 
 // Runs the micro-batches of one step on this rank; `consumed` is the number of samples before the step. Returns the sum
-// of their losses, added in the order of the micro-batches, in whatever order they ran.
+// of their losses, added in the order of the micro-batches, in whatever order they ran; 0 if another rank reports them.
 absl::StatusOr<double> RunMicroBatches(const TrainingCase& training, int64_t step, int64_t consumed, const Deal& deal,
                                        TrainingRank& own) {
   std::map<int64_t, double> losses;

@@ -24,7 +24,7 @@ struct TrainingCase {
   double clip_norm = 0;
   ModelFamily family = ModelFamily::kGpt2;
   double dropout = 0;      // only for GPT-2 and for adapters
-  bool lora = false;       // adapters on some projections; the other parameters have large initial values
+  bool lora = false;       // adapters on some projections; the frozen matrices have large initial values
   bool documents = false;  // each sequence has two, packed without attention across them
   bool masked = false;     // a varying number of targets at the beginning of each sequence have no loss
   Strategy strategy = Strategy::kDdp;

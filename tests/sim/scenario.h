@@ -155,7 +155,8 @@ struct Scenario {
 };
 
 Scenario DrawScenario(uint64_t seed);
-// Thousands of hosts, of which some die, are cut off or get a new daemon, and one crash of the coordinator.
+// A scenario for thousands of hosts: some die, are cut off, lose packets or get a new daemon, some trainers crash, and
+// the coordinator crashes once.
 Scenario DrawLargeScenario(uint64_t seed, uint32_t hosts, uint32_t jobs);
 // Jobs that train for this long over links that lose packets, without other faults.
 Scenario DrawLossyScenario(uint64_t seed, absl::Duration time);
