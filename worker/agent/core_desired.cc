@@ -108,7 +108,7 @@ void Core::ApplyDesiredTrainer(const v1::DesiredTrainer& desired) {
   if (desired.stop() || leaving_.has_value() || !address.ok()) {
     v1::TrainerExited exited;
     exited.set_cause(address.ok() ? v1::TrainerExited::CAUSE_STOPPED : v1::TrainerExited::CAUSE_START_FAILED);
-    exited.set_message(address.ok() ? "was stopped before it was started" : std::string(address.message()));
+    exited.set_message(address.ok() ? "it had not started yet" : std::string(address.message()));
     On(ProcessEnded{id, std::move(exited)});
     return;
   }

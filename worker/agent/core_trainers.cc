@@ -64,7 +64,7 @@ void Core::Signal(Trainer& trainer, int signal) {
     trainer.awaits_check = false;
     v1::TrainerExited exited;
     exited.set_cause(v1::TrainerExited::CAUSE_STOPPED);
-    exited.set_message("was stopped before it was started");
+    exited.set_message("it had not started yet");
     return On(ProcessEnded{trainer.id, std::move(exited)});
   }
   Emit(SignalProcess{trainer.id, signal});

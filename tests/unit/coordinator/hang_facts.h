@@ -49,7 +49,8 @@ class HangTest : public ::testing::Test {
   void SetLearned(Phase phase, double seconds, uint32_t doublings = 0) {
     facts_.phases[phase] = {.learned_s = seconds, .doublings = doublings};
   }
-  // Returns the decision after this time without progress, in which every rank that is not silent has reported.
+  // Returns the decision after this time without progress. All ranks have reported since, except those that are
+  // unreachable, silent or stopped.
   HangDecision DecideAfter(absl::Duration after) {
     absl::Time now = kStart + after;
     for (RankPosition& rank : facts_.ranks) {

@@ -1,5 +1,5 @@
-// A link without a daemon: it records what is reported to it, acknowledges facts when a test requests it, and lets the
-// rank begin immediately. Ranks in threads of one test share a FakeStore.
+// A link without a daemon. It records what is reported to it, and unless a test requests otherwise, it acknowledges
+// facts and lets the rank begin immediately. Ranks in threads of one test share a FakeStore.
 #pragma once
 
 #include <map>

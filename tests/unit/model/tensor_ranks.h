@@ -46,7 +46,7 @@ class CountingGroup final : public TensorGroup {
   CommunicatorTensorGroup group_;
 };
 
-// Runs `main` as every rank of a tensor group.
+// Runs `main` as every rank of a tensor group. `meets_at_end`: a rank that has ended waits until all ranks have ended.
 inline void OnTensorRanks(int size, const std::function<void(CountingGroup& group)>& main, bool meets_at_end = true) {
   MemoryStore store;
   std::vector<absl::Status> results(static_cast<size_t>(size));

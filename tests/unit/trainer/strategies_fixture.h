@@ -46,7 +46,7 @@ class StrategiesTest : public SmallJobTest {
     return order;
   }
 
-  // Runs all ranks; `disk` is the disk of rank 0.
+  // Runs all ranks, and expects that each exits with `expected`. `disk` is the disk of rank 0.
   static std::unique_ptr<Ranks> Run(const StartOrder& order, FileSystem& disk = FileSystem::Real(),
                                     TrainerExit expected = kExitDone) {
     auto all = std::make_unique<Ranks>();
