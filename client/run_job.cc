@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
@@ -319,8 +320,10 @@ class JobRunner {
   void KillImmediately() {
     PrivateCluster* cluster = killable_.load();
     if (cluster != nullptr) cluster->CloseLifeline();
-    constexpr char kText[] = "\ntrainctl: stopped immediately; the processes that it started are being killed\n";
-    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+    const absl::string_view text =
+        cluster != nullptr ? "\ntrainctl: stopped immediately; the processes that it started are being killed\n"
+                           : "\ntrainctl: stopped immediately\n";
+    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     _exit(kClientCancelled);
   }
 
