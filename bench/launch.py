@@ -112,7 +112,10 @@ def measure_cpu(launcher, folder, window_s=None):
             (after, count_after), took = launchers_cpu_s(process.pid), time.monotonic() - began
             process.wait(LIMIT_S)
         expected = 4 if launcher is ours else 0  # coordinator, daemon and two shims
-        if process.returncode != 0 or (count, count_after) != (expected, expected):
+        if process.returncode != 0:
+            output.seek(0)
+            raise failed(command, process.returncode, output.read())
+        if (count, count_after) != (expected, expected):
             output.seek(0)
             raise failed(command, process.returncode,
                          f"{expected} processes of Trainyard were expected next to the script; at first there were "

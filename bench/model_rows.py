@@ -1,5 +1,5 @@
-"""The rows of ./dev bench models that train or load: a Llama compared with transformers, the loading of a folder
-compared with dd, and the memory of the head and its loss."""
+"""The rows of ./dev bench models that measure training and loading: a Llama compared with transformers, the loading of
+a folder compared with dd, and the memory of the head and its loss."""
 
 import dataclasses
 import json

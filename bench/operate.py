@@ -32,7 +32,8 @@ def make_rows():
     return [
         Row("metrics", "a scrape of /metrics with 1,024 simulated hosts and 200 jobs", operate_rows.measure_metrics,
             20),
-        Row("submit", "submissions per second, and Get, under 200 watchers", operate_rows.measure_submit, 10),
+        Row("submit", "submissions per second, and the time of Get, under 200 watchers", operate_rows.measure_submit,
+            10),
         Row("page", "the status page with 1,000 jobs in a headless Chromium", operate_rows.measure_page, 50),
         Row("rss", "growth of coordinator and daemons while jobs, watchers and scrapes come and go",
             operate_memory.measure, 3800),
@@ -108,7 +109,7 @@ def read_arguments(rows, arguments=None):
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name):g}, must be {least} to {most}")
     if options.warm_minutes >= options.minutes:
         parser.error(f"--warm-minutes is {options.warm_minutes:g}, must be less than --minutes, {options.minutes:g}")
-    options.stopped = False  # a row that was interrupted and has returned what it had measured sets this
+    options.stopped = False  # set by a row that was interrupted, but returns what it has measured
     return options
 
 

@@ -96,7 +96,9 @@ class Browser:
         """The value of a JavaScript expression, or of the promise that it returns."""
         result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in result:
-            raise BrowserFailed(f"the page failed: {result['exceptionDetails'].get('text')}")
+            details = result["exceptionDetails"]
+            why = details.get("exception", {}).get("description") or details.get("text")
+            raise BrowserFailed(f"the page failed: {why}")
         return result["result"].get("value")
 
     def close(self):

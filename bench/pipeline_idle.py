@@ -42,7 +42,7 @@ def idle_in(traces, first_step, micro_batches):
     stages = [passes_of(trace) for trace in traces]
     steps = sorted(step for step in stages[0] if step >= first_step)
     if not steps:
-        raise sides.MeasurementFailed(f"the traces contain no step from {first_step}")
+        raise sides.MeasurementFailed(f"the traces contain no step {first_step} or later")
     total, durations = 0, [collections.defaultdict(list) for _ in stages]
     for step in steps:
         for stage, passes in enumerate(stages):

@@ -191,14 +191,14 @@ absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) 
   return file_system.RemoveAll(renamed);
 }
 
-absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
+absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t newest_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,
                                                        FileSystem& file_system) {
   std::vector<uint64_t> removed;
   if (retention.keep == 0) return removed;
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
-  std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > saved_step; });
+  std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > newest_step; });
   // Without keep_best only the newest manifests are read.
   const std::optional<size_t> best = retention.keep_best ? BestOf(folders) : std::nullopt;
   bool found_finite = false;

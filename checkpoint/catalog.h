@@ -1,15 +1,16 @@
 // The checkpoints of a run folder: lists them, finds the newest one that can be trusted, removes old ones. The caller
 // of a function that changes the folder holds the folder's lock (rank 0 does). Listing needs no lock.
 //
-// [Note: which checkpoints are removed] `keep` counts back from the checkpoint just saved. Checkpoints of later steps,
-// which a run leaves when it resumes from an older one, are not counted, because they are replaced when the run reaches
-// their steps again. A checkpoint beyond `keep` is retained if its step is protected (rank 0 protects the newest step
-// that the coordinator has confirmed, because a restart requests it), if its step is a multiple of `keep_every`, while
-// a process reads it, if it is the newest whose values are all finite, and, with `keep_best`, if it is the best up to
-// the one just saved.
+// [Note: which checkpoints are removed] `keep` counts back from `newest_step`, which for rank 0 is the newest step that
+// the coordinator has confirmed. Checkpoints of later steps, which a run leaves when it resumes from an older one, are
+// not counted, because they are replaced when the run reaches their steps again. A checkpoint beyond `keep` is retained
+// if its step is protected (rank 0 protects `newest_step`, because a restart requests it), if its step is a multiple of
+// `keep_every`, while a process reads it, if it is the newest whose values are all finite, and, with `keep_best`, if it
+// is the best up to `newest_step`.
 //
-// The best checkpoint is the one whose manifest has the lowest `evaluation.loss`; of two equal ones it is the older. A
-// checkpoint with values that are not finite is never the best.
+// The best checkpoint is the one whose manifest has the lowest `evaluation.loss` among those that were evaluated on the
+// same data as the newest one and that no later generation of the job has abandoned; of two equal ones it is the older.
+// A checkpoint with values that are not finite is never the best.
 #pragma once
 
 #include <cstdint>
@@ -91,8 +92,8 @@ struct Retention {
   bool keep_best = false;   // also the best one
 };
 
-// Removes the checkpoints up to `saved_step` that need not be retained. Returns their steps.
-absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
+// Removes the checkpoints up to `newest_step` that need not be retained. Returns their steps.
+absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t newest_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,
                                                        FileSystem& file_system);

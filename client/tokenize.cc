@@ -232,9 +232,9 @@ void AddTokenize(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddBuild(*verb, *options);
   AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
-      "--build makes the cache next to the run folders of the job (checkpoint.dir, else ./trainyard-runs), on a "
-      "machine\n"
-      "that sees the files of the job by the same paths. Jobs and several builds may use it at the same time. Ctrl-C\n"
+      "--build makes the cache next to the run folders of the job (checkpoint.dir, else ./trainyard-runs). Run it on\n"
+      "a machine where the files of the job have the same paths as on its hosts. Jobs and several builds may use it at "
+      "the same time. Ctrl-C\n"
       "exits with 130; what is complete is kept, and the next build or job continues there.\n\n"
       "Examples:\n"
       "  trainctl tokenize --tokenizer gpt2/ corpus.txt\n"

@@ -1,5 +1,6 @@
-// The credentials of every gRPC channel and server of ours. All connections are plain text: TCP connections on this
-// machine are checked by user (dial.h), calls carry a token (tokens.h). TLS would be added here. Control tier.
+// The credentials of every gRPC channel and server of ours. All connections are plain text. Access is controlled
+// by the user who owns the other end of a TCP connection on this machine (dial.h), and by the tokens that calls carry
+// (tokens.h). TLS would be added here. Control tier.
 #pragma once
 
 #include <grpcpp/security/credentials.h>

@@ -12,7 +12,7 @@
 namespace trainyard {
 
 // If checkpoint.dir is not set, uses a folder below `default_run_root`, unless that is empty. Removes the keys of
-// training from a command or probe. REQUIRES: ValidateJob found no error in `spec`.
+// training from a job that runs a command or a probe. REQUIRES: ValidateJob found no error in `spec`.
 std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::string& default_run_root,
                                         v1::JobSpec* spec);
 

@@ -264,7 +264,7 @@ void SimulatedHost::Flood(uint64_t window) {
   PassToCore(agent::Tick{});
 }
 
-// Each fact changes the restore point in the record of the rank.
+// Each fact changes the restore point of its rank, so the coordinator has to store every one.
 void SimulatedHost::ContinueFlood(Trainer& trainer) {
   if (trainer.ended || trainer.last_fact - trainer.acknowledged > flood_window_ / 2) return;
   while (trainer.last_fact - trainer.acknowledged < flood_window_) {

@@ -37,7 +37,7 @@ class PageSpace {
   size_t bytes_ = 0;
 };
 
-// Reads a number of a token as it was written: digits only.
+// Reads a number of a page token in the only form in which the server writes it: digits, without leading zeros.
 inline bool ReadPosition(absl::string_view text, uint64_t* number) {
   return !text.empty() && absl::ascii_isdigit(text.front()) && absl::SimpleAtoi(text, number) &&
          absl::StrCat(*number) == text;

@@ -290,8 +290,8 @@ void JsonGateway::Handle(const MethodDescriptor& method, const HttpRequest& requ
                      Remove(&call->context);
                    });
   // A call whose client has disconnected is cancelled. The core checks that before it handles the call
-  // (CallTable::CheckWaiting), so a call that is cancelled while it waits for the core changes nothing. After that, no
-  // method waits for anything but the store: each answers in the turn that handles its event.
+  // (CallTable::CheckWaiting), so a call that is cancelled while it waits for the core changes nothing. After that, a
+  // cancellation has no effect: the core handles the whole call at once, and only its answer waits, for the store.
   exchange->OnChange([call, exchange = exchange.get()] {
     if (exchange->IsClosed() && !call->ended) call->context.TryCancel();
   });

@@ -54,8 +54,8 @@ def test_one_process_of_the_peer_has_the_losses_of_the_other_benchmarks_without_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode, processes", [("tensor", 2), *(pytest.param(*case, marks=pytest.mark.long)
-                                                             for case in (("1f1b", 2), ("1f1b", 3), ("gpipe", 2)))])
+@pytest.mark.long
+@pytest.mark.parametrize("mode, processes", [("tensor", 2), ("1f1b", 2), ("1f1b", 3), ("gpipe", 2)])
 def test_a_divided_model_of_the_peer_has_the_losses_of_one_process(text, expected, mode, processes):
     launcher = [pathlib.Path(sys.executable).with_name("torchrun"), "--nproc-per-node", processes]
 
@@ -94,7 +94,7 @@ def test_traces_that_lack_a_pass_or_a_step_are_refused():
 
     with pytest.raises(sides.MeasurementFailed, match="2 forward and backward passes of stage 1 in step 1"):
         pipeline_idle.idle_in([{"traceEvents": first}, {"traceEvents": second[:-1]}], 1, 2)
-    with pytest.raises(sides.MeasurementFailed, match="no step from 5"):
+    with pytest.raises(sides.MeasurementFailed, match="no step 5 or later"):
         pipeline_idle.idle_in([{"traceEvents": first}, {"traceEvents": second}], 5, 2)
 
 

@@ -33,7 +33,7 @@ class HttpTestClient {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
-  // Sends nothing more, and waits for the answer.
+  // Closes the sending direction. The answer can still be read.
   void HalfClose() const { shutdown(fd_, SHUT_WR); }
   void Send(const std::string& text) const { send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
   // Reads until the text contains `end`, or everything if `end` is empty.

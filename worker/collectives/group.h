@@ -89,8 +89,8 @@ struct MeshGroups {
   MeteredCommunicator* tied = nullptr;
 };
 
-// `options` without name and members. `reshard_to` 0: the reshard group is the shard group; otherwise it must divide
-// the shard axis. Possible errors: those of NewGroup; InvalidArgument for an invalid `reshard_to`.
+// `options`: name and members are ignored. `reshard_to` 0: the reshard group is the shard group; otherwise it must
+// divide the shard axis. Possible errors: those of NewGroup; InvalidArgument for an invalid `reshard_to`.
 absl::StatusOr<std::unique_ptr<MeshGroups>> JoinMesh(const Mesh& mesh, int reshard_to, const GroupOptions& options);
 
 // Pure: the members of the reshard group that JoinMesh creates, in order.

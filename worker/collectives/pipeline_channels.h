@@ -24,8 +24,8 @@ struct OwnedPipelineChannels {
   PipelineChannels channels;
 };
 
-// Returns when all neighbours have joined. `wraps`: the last stage sends activations to the first. `options` without
-// name and members. Possible errors: those of NewChannel.
+// Returns when all neighbours have joined. `wraps`: the last stage sends activations to the first. `options`: name
+// and members are ignored. Possible errors: those of NewChannel.
 absl::StatusOr<OwnedPipelineChannels> JoinPipeline(const Mesh& mesh, bool wraps, const GroupOptions& options);
 
 }  // namespace trainyard

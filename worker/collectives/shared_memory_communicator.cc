@@ -142,14 +142,15 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     if (operation.kind == Kind::kAllToAll) {
       const bool fit = in.scalar_type() == out.scalar_type() && in.numel() == out.numel();
       if (fit && in.numel() % world_size_ == 0) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat(in.numel(), " elements cannot be divided into ", world_size_, " parts of ", out.numel()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the input (", in.numel(), " x ", TypeName(in.scalar_type()), ") and the output (", out.numel(), " x ",
+          TypeName(out.scalar_type()), ") must have the same type and size, a multiple of ", world_size_));
     }
     const bool gathers = operation.kind == Kind::kAllGather;
     const at::Tensor &whole = gathers ? out : in, &part = gathers ? in : out;
     if (in.scalar_type() == out.scalar_type() && whole.numel() == part.numel() * world_size_) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("a part of ", part.numel(), " x ", TypeName(part.scalar_type()),
-                                                   " of each of ", world_size_, " ranks does not have the size of ",
+    return absl::InvalidArgumentError(absl::StrCat(world_size_, " ranks with a part of ", part.numel(), " x ",
+                                                   TypeName(part.scalar_type()), " each do not make a whole of ",
                                                    whole.numel(), " x ", TypeName(whole.scalar_type())));
   }
 

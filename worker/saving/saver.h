@@ -11,7 +11,7 @@
 //     saver.WaitForCopy();              right before the optimizer's update
 //     saver.AtBoundary(step, ...);      after the update
 //   saver.SaveAndWait(step, ...);       before leaving
-//   saver.Finish(...);                  rank 0: waits until the checkpoint is named
+//   saver.Finish(...);                  rank 0: waits until the checkpoint is named (renamed to step-N, once granted)
 //   saver.SaveLast(step, ...);          at the job's last step: waits until the checkpoint is named; retries failures
 //   saver.DropSnapshots();              when the rank ends as intended
 //
@@ -164,7 +164,8 @@ class Saver {
   absl::StatusOr<bool> AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks);
   // Collective. Returns whether rank 0 completed the checkpoint of `step` within checkpoint.timeout_s.
   absl::StatusOr<bool> AwaitComplete(uint64_t step, uint64_t stop_request);
-  // How this rank's part ended, once another save could begin; none: it has not ended, or too many commits are queued.
+  // How this rank's part of the save under way ended. None: it has not ended, or no other save could begin, because too
+  // many commits are queued.
   std::optional<SaveEnd> Ended() const;
   // Sums terms_ over all ranks.
   absl::Status SumTerms();

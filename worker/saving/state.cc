@@ -109,8 +109,8 @@ absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state) {
     if (entry.role == kParameterRole || !absl::IsNotFound(read)) return read;
     return absl::FailedPreconditionError(
         absl::StrCat("train.freeze: ", entry.name, " was frozen when ", checkpoint.path(),
-                     " was written, so there is no optimizer state to resume from; freeze it as before, or begin a "
-                     "new job from its weights by train.model.init_from"));
+                     " was written, so there is no optimizer state to resume from; freeze this parameter as before, or "
+                     "begin a new job from the weights of the checkpoint by train.model.init_from"));
   });
 }
 

@@ -24,8 +24,9 @@ const char* DtypeOf(at::ScalarType type);
 std::vector<TensorHeader> StateHeaders(const std::vector<StateEntry>& entries);
 
 enum class StateRoles { kAll, kOptimizer, kNone };
-// Local. Adds a file with this rank's ranges of the state, if it has any, and the ranges it must witness. On a CPU the
-// ranges point to the state's own memory; on a GPU they point to `copies`. Keeps what `task` contains already.
+// Local. Adds a file with this rank's ranges of the state, if it has any, and the ranges it must witness, that is, hash
+// although another rank writes them (save_task.h). On a CPU the ranges point to the state's own memory; on a GPU they
+// point to `copies`. Keeps what `task` contains already.
 absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& copies, SaveTask& task);
 
 // Local. Overwrites all tensors of the state; reads only what this rank holds. Possible errors: NotFound;

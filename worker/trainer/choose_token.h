@@ -1,8 +1,8 @@
 // Chooses the next token of a text from the scores that a model gives to all tokens. Pure.
 //
 // As in transformers, the scores are divided by the temperature, then all but the `top_k` highest are left out, then
-// those that are not needed for a probability of `top_p`. Work grows with the number of tokens, and sorting with the
-// number of those that may be chosen, so the whole vocabulary is never sorted.
+// those that are not needed for a probability of `top_p`. The time is linear in the number of tokens; only those that
+// may be chosen are sorted.
 #pragma once
 
 #include <cstdint>

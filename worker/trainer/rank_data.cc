@@ -75,7 +75,8 @@ void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& lo
 }
 
 // Collective. Every rank counts the targets of all ranks from its own samples. If documents are separate and made of
-// bytes, the number of targets in a sample depends on the sizes of the files, so these sizes must be equal.
+// bytes, the number of targets in a sample depends on the sizes of the files, so each file must have
+// the same size on all ranks.
 absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, const RankData& data) {
   const bool is_bytes = data.train.plan == nullptr && order.config.data.csv.empty();
   if (!order.config.data.separate_documents || !is_bytes) return absl::OkStatus();
@@ -146,7 +147,8 @@ absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData&
   }
   if (order.rank == 0) LogEpochs(order.config, data, log);
   if (data.evaluation == nullptr) return absl::OkStatus();
-  // Ranks with other files, which `join` permits, must decide as rank 0 does.
+  // With `join`, ranks may have different files. All use the hash of rank 0, so that they agree on whether the results
+  // of earlier evaluations still apply.
   const std::string hash = order.rank == 0 ? data.evaluation->ContentHash() : "";
   ASSIGN_OR_RETURN(const std::vector<std::string> shared, ShareSentences(hash, world), << "while comparing the data");
   data.evaluation_hash = shared.at(0);

@@ -30,7 +30,8 @@ constexpr int64_t kSharedElements = 100'000'000;
 std::atomic<bool> interrupted = false;
 
 // The first Ctrl-C ends the texts where they are; a second one ends the process. A closed pipe ends it without a
-// message, as it does for other programs that write text; trainctl, which started this program, ignores the signal.
+// message, as it does for other programs that write text. SIGPIPE is ignored at first, because trainctl, which started
+// this program, ignores it.
 void HandleSampleSignals() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted = true; };

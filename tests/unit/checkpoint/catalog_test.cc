@@ -90,7 +90,7 @@ TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {
   for (uint64_t step : {100, 200, 300, 400, 500, 600}) WriteStep(folder, step);
 
   auto removed =
-      PruneCheckpoints(folder.path(), /*saved_step=*/500, {.keep = 2}, /*protected_steps=*/{100}, FileSystem::Real());
+      PruneCheckpoints(folder.path(), /*newest_step=*/500, {.keep = 2}, /*protected_steps=*/{100}, FileSystem::Real());
 
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_THAT(*removed, ElementsAre(300, 200));
