@@ -1,7 +1,10 @@
 #include "common/malloc_memory.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
 #include <utility>
 
 namespace trainyard {
@@ -13,14 +16,31 @@ void LimitMallocArenas() {
 #endif
 }
 
+uint64_t UnusedResidentBytes() {
+#ifdef __GLIBC__
+  uint64_t size = 0, resident = 0, shared = 0;  // in pages
+  std::ifstream("/proc/self/statm") >> size >> resident >> shared;
+  const uint64_t private_bytes = (resident - std::min(shared, resident)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const struct mallinfo2 info = mallinfo2();
+  const uint64_t used_bytes = info.uordblks + info.hblkhd;
+  return private_bytes > used_bytes ? private_bytes - used_bytes : 0;
+#else
+  return 0;
+#endif
+}
+
 void ReturnFreedMemory() {
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif
 }
 
-MemoryTrimmer::MemoryTrimmer(absl::Duration interval, std::function<void()> trim)
-    : interval_(interval), trim_(std::move(trim)), thread_([this] { Run(); }) {}
+bool TrimPolicy::ShouldTrim(uint64_t unused_bytes) {
+  left_bytes_ = std::min(left_bytes_, unused_bytes);
+  return unused_bytes - left_bytes_ >= kTrimBytes;
+}
+
+MemoryTrimmer::MemoryTrimmer(Effects effects) : effects_(std::move(effects)), thread_([this] { Run(); }) {}
 
 MemoryTrimmer::~MemoryTrimmer() {
   {
@@ -32,13 +52,16 @@ MemoryTrimmer::~MemoryTrimmer() {
 }
 
 void MemoryTrimmer::Run() {
+  TrimPolicy policy;
   const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_; };
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      if (changed_.AwaitFor(&mu_, interval_, ended)) return;
+      if (changed_.AwaitFor(&mu_, effects_.interval, ended)) return;
     }
-    trim_();
+    if (!policy.ShouldTrim(effects_.unused_bytes())) continue;
+    effects_.trim();
+    policy.Trimmed(effects_.unused_bytes());
   }
 }
 

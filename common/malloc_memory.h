@@ -2,6 +2,7 @@
 // large as it was at its busiest moment. With another allocator, nothing here has an effect.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <thread>
 
@@ -16,13 +17,37 @@ namespace trainyard {
 // threads would grow until all of them are full. Call it before the first thread starts.
 void LimitMallocArenas();
 
+// Returns the bytes of memory that are resident but not used by the program: what the allocator keeps, and parts of
+// pages between used blocks.
+uint64_t UnusedResidentBytes();
+
 // Returns the freed pages of all arenas to the system. Threads that use an arena wait while its pages are returned.
 void ReturnFreedMemory();
 
-// Calls ReturnFreedMemory once per interval, on its own thread, from its construction to its destruction.
+// Decides when to return freed memory: when the unused memory has grown by `kTrimBytes` since the last time. What was
+// left then consists of parts of pages, which cannot be returned.
+class TrimPolicy {
+ public:
+  static constexpr uint64_t kTrimBytes = 16 << 20;
+
+  bool ShouldTrim(uint64_t unused_bytes);
+  void Trimmed(uint64_t unused_bytes) { left_bytes_ = unused_bytes; }
+
+ private:
+  uint64_t left_bytes_ = 0;
+};
+
+// Returns freed memory to the system as TrimPolicy decides, once per interval, on its own thread.
 class MemoryTrimmer {
  public:
-  explicit MemoryTrimmer(absl::Duration interval = absl::Minutes(1), std::function<void()> trim = ReturnFreedMemory);
+  struct Effects {
+    absl::Duration interval = absl::Minutes(1);
+    std::function<uint64_t()> unused_bytes = UnusedResidentBytes;
+    std::function<void()> trim = ReturnFreedMemory;
+  };
+
+  MemoryTrimmer() : MemoryTrimmer(Effects()) {}
+  explicit MemoryTrimmer(Effects effects);
   ~MemoryTrimmer();
   MemoryTrimmer(const MemoryTrimmer&) = delete;
   MemoryTrimmer& operator=(const MemoryTrimmer&) = delete;
@@ -30,8 +55,7 @@ class MemoryTrimmer {
  private:
   void Run();
 
-  const absl::Duration interval_;
-  const std::function<void()> trim_;
+  const Effects effects_;
   absl::Mutex mu_;
   SteadyCondVar changed_;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

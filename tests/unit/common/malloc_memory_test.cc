@@ -1,10 +1,8 @@
 #include "common/malloc_memory.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <vector>
 
@@ -13,44 +11,58 @@
 namespace trainyard {
 namespace {
 
-uint64_t ResidentBytes() {
-  uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages >> pages;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
+constexpr uint64_t kMiB = 1 << 20;
 
 #ifndef TRAINYARD_SANITIZED  // sanitizers replace malloc
-TEST(MallocMemory, FreedMemoryBelowAUsedBlock_IsReturnedToTheSystem) {
-  constexpr size_t kBlocks = 1'000, kBlockBytes = 32 << 10;  // below the size that malloc maps separately
+TEST(MallocMemory, FreedMemoryBelowAUsedBlock_IsUnused_UntilItIsReturned) {
+  constexpr size_t kBlocks = 2'000, kBlockBytes = 32 << 10;  // below the size that malloc maps separately
+  constexpr uint64_t kHalf = kBlocks * kBlockBytes / 2;
   std::vector<std::unique_ptr<char[]>> blocks;
   for (size_t i = 0; i < kBlocks; ++i) {
     blocks.push_back(std::make_unique<char[]>(kBlockBytes));
     memset(blocks.back().get(), 1, kBlockBytes);
   }
+  const uint64_t when_used = UnusedResidentBytes();
   // The last block stays in use, so that free() cannot return the memory below it by itself.
   blocks.erase(blocks.begin(), blocks.end() - 1);
-  const uint64_t before = ResidentBytes();
+  EXPECT_GT(UnusedResidentBytes(), when_used + kHalf);
   ReturnFreedMemory();
-  EXPECT_LT(ResidentBytes() + kBlocks * kBlockBytes / 2, before);
+  EXPECT_LT(UnusedResidentBytes(), when_used + kHalf);
 }
 #endif
 
-TEST(MallocMemory, Trimmer_TrimsOncePerInterval_UntilItIsDestroyed) {
+TEST(TrimPolicy, Trims_WhenUnusedMemoryHasGrownSinceTheLastTime) {
+  TrimPolicy policy;
+  EXPECT_FALSE(policy.ShouldTrim(10 * kMiB));
+  EXPECT_TRUE(policy.ShouldTrim(40 * kMiB));
+  policy.Trimmed(20 * kMiB);
+  EXPECT_FALSE(policy.ShouldTrim(30 * kMiB)) << "what was left could not be returned";
+  EXPECT_TRUE(policy.ShouldTrim(36 * kMiB));
+  policy.Trimmed(20 * kMiB);
+  EXPECT_FALSE(policy.ShouldTrim(5 * kMiB)) << "the program uses the parts of pages again";
+  EXPECT_TRUE(policy.ShouldTrim(21 * kMiB));
+}
+
+TEST(MemoryTrimmer, Trims_WheneverThePolicySays_UntilItIsDestroyed) {
   absl::BlockingCounter three(3);
   int trims = 0;
+  uint64_t unused = 0;
   {
-    MemoryTrimmer trimmer(absl::Milliseconds(1), [&] {
-      if (++trims <= 3) three.DecrementCount();
-    });
+    MemoryTrimmer trimmer({.interval = absl::Milliseconds(1),
+                           .unused_bytes = [&] { return unused += TrimPolicy::kTrimBytes / 2; },
+                           .trim =
+                               [&] {
+                                 if (++trims <= 3) three.DecrementCount();
+                               }});
     three.Wait();
   }
   EXPECT_GE(trims, 3);
 }
 
-TEST(MallocMemory, Trimmer_IsDestroyedAtOnce_WithoutATrim) {
+TEST(MemoryTrimmer, IsDestroyedAtOnce_WithoutATrim) {
   int trims = 0;
   {
-    MemoryTrimmer trimmer(absl::Hours(1), [&] { ++trims; });
+    MemoryTrimmer trimmer({.interval = absl::Hours(1), .trim = [&] { ++trims; }});
   }
   EXPECT_EQ(trims, 0);
 }
