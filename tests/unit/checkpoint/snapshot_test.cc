@@ -99,12 +99,14 @@ TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferRemainsComplete
   }
 }
 
-TEST_F(SnapshotTest, SealWithoutSpaceForItsIndex_LeavesTheSnapshotUnsealed) {
+TEST_F(SnapshotTest, SealWithATooLongIndexOrJobId_LeavesTheSnapshotUnsealed) {
   auto buffer = NewBuffer();
   buffer->Begin();
   CheckpointPart part = Copy(7, *buffer);
 
-  EXPECT_TRUE(absl::IsResourceExhausted(buffer->Seal(std::string(80, 'j'), part, "")));
+  const std::string long_extra(snapshot_format::kIndexBytesMax, 'x');
+  EXPECT_TRUE(absl::IsResourceExhausted(buffer->Seal("job", part, long_extra)));
+  EXPECT_TRUE(absl::IsInvalidArgument(buffer->Seal(std::string(80, 'j'), part, "")));
 
   EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path()).status()));
 }
