@@ -3,7 +3,8 @@ scrapes come and go.
 
 What is limited is filled during the warm-up, so that only a leak grows later: jobs are submitted and cancelled until
 the events of the cluster and the ids of deleted jobs have reached their limits, a long job makes steps until its
-history is full, and short jobs replace the cancelled ones in the history of finished jobs.
+history is full, and short jobs replace the cancelled ones in the history of finished jobs. An allocator keeps what the
+busiest moment needed, so the warm-up also has more visitors than the measurement, and short jobs on all slots.
 """
 
 import collections
@@ -26,6 +27,9 @@ FINISHED_JOBS = 20      # that the coordinator keeps; the default is 1,000, whic
 DAEMONS = {"h1": 3, "h2": 3}  # slots
 SHORT_JOBS = 2          # at a time
 VISITORS = 3            # of each kind of stream at a time
+WARM_VISITORS = 6       # as many more until the warm-up ends
+WARM_PAUSE_S = 0.5      # the mean time between two short jobs of a slot in the warm-up
+SETTLE_SHARE = 0.1      # of the warm-up, after its additional clients have ended
 FILLS_IN_FLIGHT = 16
 FILL_RANKS = 1000
 LOG_BYTES = 65_536      # of the output of a rank, which a daemon keeps; the smallest limit that it accepts
@@ -89,7 +93,7 @@ class Load:
 
     def __init__(self, stage, options):
         self.stage, self.options = stage, options
-        self.counts, self.workers, self.clients = {}, {}, []
+        self.counts, self.workers, self.clients, self.warm_clients = {}, {}, [], []
 
     def start(self):
         stage, cluster = self.stage, self.stage.cluster
@@ -112,15 +116,26 @@ class Load:
         talker.spec.command.workdir = str(stage.folder)
         self.talker = self._submit(talker)
         cluster.wait_for_step(self.job, 10)
+        short = self._training("short", 200).SerializeToString().hex()
+        visits = {"job": self.job, "talker": self.talker, "after_step": 10, "http": cluster.metrics_port,
+                  "metrics": [cluster.metrics_port, *(port for _, port in self.workers.values())]}
+        (stage.folder / "warm-up").mkdir()
+        self.warm_clients = [
+            # No job that has to be cancelled, because this client ends at any time.
+            stage.client("short-jobs", at_a_time=sum(DAEMONS.values()), pause=WARM_PAUSE_S, request=short,
+                         folder=str(stage.folder / "warm-up"), kinds=["train", "command", "failing"]),
+            stage.client("visitors", each=WARM_VISITORS, **visits)]
         self.clients = [
             stage.client("short-jobs", at_a_time=SHORT_JOBS, pause=self.options.pause, folder=str(stage.folder),
-                         request=self._training("short", 200).SerializeToString().hex()),
+                         request=short),
             # These jobs have more ranks than there are slots, so they wait until they are cancelled.
             stage.client("fill", count=self.options.fill_jobs, in_flight=FILLS_IN_FLIGHT,
                          request=stage.request(ranks=FILL_RANKS).SerializeToString().hex()),
-            stage.client("visitors", job=self.job, talker=self.talker, after_step=10, each=VISITORS,
-                         http=cluster.metrics_port,
-                         metrics=[cluster.metrics_port, *(port for _, port in self.workers.values())])]
+            stage.client("visitors", each=VISITORS, **visits)]
+
+    def end_warm_up(self):
+        for client in self.warm_clients:
+            client.close()
 
     def _training(self, name, steps):
         request = self.stage.request()
@@ -221,7 +236,11 @@ def measure(options):
             while not is_warm(load.counts, options):
                 recorder.sample("warm-up")
             with load.pace():
-                while recorder.minutes() < options.warm_minutes:
+                while recorder.minutes() < options.warm_minutes * (1 - SETTLE_SHARE):
+                    recorder.sample("warm-up")
+                load.end_warm_up()
+                settled = recorder.minutes() + options.warm_minutes * SETTLE_SHARE
+                while recorder.minutes() < settled:
                     recorder.sample("warm-up")
                 at_begin = dict(load.counts)
                 try:

@@ -269,9 +269,10 @@ class ShortJobs:
         await self._stub.Cancel(self._service.CancelRequest(job_id=job), timeout=CALL_LIMIT_S)
 
     async def come_and_go(self, number):
+        kinds = self._setting.get("kinds", SHORT_JOBS)
         expected = {"train": "SUCCEEDED", "command": "SUCCEEDED", "failing": "FAILED", "cancelled": "CANCELLED"}
         while True:
-            kind = SHORT_JOBS[(self.counts["jobs"] + number) % len(SHORT_JOBS)]
+            kind = kinds[(self.counts["jobs"] + number) % len(kinds)]
             folder = pathlib.Path(self._setting["folder"]) / f"short-{number}"
             state = await self.run_one(kind, folder)
             self.counts["jobs"] += 1

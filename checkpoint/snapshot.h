@@ -56,8 +56,8 @@ class SnapshotBuffer {
   // Marks the snapshot as incomplete. Must be called before the contents change.
   void Begin();
   // Marks the snapshot as complete, with the bytes `extra` after its index. `part` describes the contents, with hashes
-  // of their current bytes. If it fails, the snapshot remains incomplete. Possible errors: ResourceExhausted if there is
-  // no space for the index; InvalidArgument if `job_id` is too long.
+  // of their current bytes. If it fails, the snapshot remains incomplete. Possible errors: ResourceExhausted if there
+  // is no space for the index; InvalidArgument if `job_id` is too long.
   absl::Status Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view extra);
   void Remove();
 
