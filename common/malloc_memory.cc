@@ -9,10 +9,10 @@
 
 namespace trainyard {
 
-void LimitMallocArenas() {
-#ifdef M_ARENA_MAX
-  constexpr int kArenas = 4;
-  mallopt(M_ARENA_MAX, kArenas);
+void LimitMallocMemory() {
+#ifdef __GLIBC__
+  mallopt(M_ARENA_MAX, 4);
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
 #endif
 }
 

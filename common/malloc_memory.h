@@ -13,9 +13,12 @@
 
 namespace trainyard {
 
-// glibc gives threads up to 8 arenas per core, and each keeps what is freed in it. A daemon with many short-lived
-// threads would grow until all of them are full. Call it before the first thread starts.
-void LimitMallocArenas();
+// Call it before the first thread starts.
+// - glibc gives threads up to 8 arenas per core, and each keeps what is freed in it. A daemon with many short-lived
+//   threads would grow until all of them are full, so there are at most 4.
+// - Blocks of 128 KiB or more are returned when they are freed. By default, glibc raises this limit when it frees such
+//   a block. A later one, such as the copy of a history that a client reads, then enlarges an arena for ever.
+void LimitMallocMemory();
 
 // Returns the bytes of memory that are resident but not used by the program: what the allocator keeps, and parts of
 // pages between used blocks.

@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
   // the CPU time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
-  trainyard::LimitMallocArenas();
+  trainyard::LimitMallocMemory();
   auto command_line = trainyard::ReadCommandLine(argc, argv);
   if (!command_line.ok()) {
     std::fprintf(stderr, "trainyard-coordinator: %s\n",

@@ -126,6 +126,6 @@ int main(int argc, char** argv) {
 #endif
   // gRPC's fork handlers would run at every start of a shim, which needs none of them.
   setenv("GRPC_ENABLE_FORK_SUPPORT", "false", 1);
-  trainyard::LimitMallocArenas();
+  trainyard::LimitMallocMemory();
   return trainyard::agent::Run(argc, argv);
 }

@@ -29,6 +29,22 @@ TEST(MallocMemory, FreedMemoryBelowAUsedBlock_IsUnused_UntilItIsReturned) {
   ReturnFreedMemory();
   EXPECT_LT(UnusedResidentBytes(), when_used + kHalf);
 }
+
+TEST(MallocMemory, LargeBlocks_AreReturnedWhenTheyAreFreed) {
+  LimitMallocMemory();
+  for (int round = 0; round < 3; ++round) {
+    const uint64_t before = UnusedResidentBytes();
+    std::vector<std::unique_ptr<char[]>> blocks;
+    std::vector<std::unique_ptr<int>> small;  // between the blocks, so that an arena could not shrink
+    for (int i = 0; i < 32; ++i) {
+      blocks.push_back(std::make_unique<char[]>(kMiB));
+      memset(blocks.back().get(), 1, kMiB);
+      small.push_back(std::make_unique<int>(i));
+    }
+    blocks.clear();
+    EXPECT_LT(UnusedResidentBytes(), before + 2 * kMiB);
+  }
+}
 #endif
 
 TEST(TrimPolicy, Trims_WhenUnusedMemoryHasGrownSinceTheLastTime) {
