@@ -8,8 +8,8 @@ import harness
 
 # Only the first evaluation improves, because no loss falls by 100.
 IMPATIENT = {"every_steps": 3, "batches": 2, "patience": 2, "min_delta": 100}
-WHY = ("stopped after step 9 of 40: the evaluation loss has not fallen by more than 100 for 2 evaluations; the lowest "
-       "was ")
+WHY = ("stopped after step 9 of 40: the evaluation loss has not fallen by more than 100 for 2 evaluations; it last "
+       "fell at step 3, to ")
 
 
 def done(lines):
