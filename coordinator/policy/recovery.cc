@@ -16,7 +16,7 @@ using Failure = v1::FailureRecord;
 constexpr double kGibibyte = 1 << 30;
 
 // Returns ", having used up to 1.21 GiB of memory and 35.2 s of CPU". This shows whether the kernel may have killed the
-// process for lack of memory, which the signal alone does not tell.
+// process for lack of memory, which the signal alone does not show.
 std::string DescribeUsage(const v1::TrainerExited& exit) {
   if (exit.max_rss_bytes() == 0) return "";
   return absl::StrFormat(", having used up to %.2f GiB of memory and %.1f s of CPU",

@@ -16,7 +16,7 @@ import time
 REPORTS_KEPT = 4096  # as many as a daemon stores
 SEND_INTERVAL_S = 0.25
 PARENT_CHECK_S = 0.5
-HEARTBEAT_S = 1.0  # tells a rank without progress from a rank whose reports are late
+HEARTBEAT_S = 1.0  # distinguishes a rank without progress from one whose reports are late
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 REFUSED_MAX = 30
