@@ -151,11 +151,14 @@ void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
   if (done->commit.quiet) {
     if (end.has_value() && !end->status.ok()) last_failure_ = std::string(end->status.message());
   } else if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
-    deps_.log << "save of step " << save.step << " failed, training continues: " << end->status.message() << std::endl;
-    deps_.link.ReportFact(SaveFailedFact{
-        .step = save.step, .message = std::string(end->status.message()), .stop_request = done->commit.stop_request});
+    ReportFailure(save.step, std::string(end->status.message()), done->commit.stop_request);
   }
   if (commits_ != nullptr) commits_->Discard(save);
+}
+
+void Saver::ReportFailure(uint64_t step, const std::string& why, uint64_t stop_request) {
+  deps_.log << "save of step " << step << " failed, training continues: " << why << std::endl;
+  deps_.link.ReportFact(SaveFailedFact{.step = step, .message = why, .stop_request = stop_request});
 }
 
 void Saver::WaitForCopy() {
@@ -266,10 +269,10 @@ absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step, uint64_t stop_request) 
     const bool ended = commits_ != nullptr && (commits_->Drain(kSlice) || commits_->newest_complete() >= step);
     const bool late = commits_ != nullptr && !ended && deps_.clock.TimeNow() >= deadline;
     if (late) {
-      const std::string why = absl::StrCat("its checkpoint was not complete after checkpoint.timeout_s (",
-                                           config_.checkpoint_timeout_s, " s)");
-      deps_.log << "save of step " << step << " failed, training continues: " << why << std::endl;
-      deps_.link.ReportFact(SaveFailedFact{.step = step, .message = why, .stop_request = stop_request});
+      ReportFailure(step,
+                    absl::StrCat("its checkpoint was not complete after checkpoint.timeout_s (",
+                                 config_.checkpoint_timeout_s, " s)"),
+                    stop_request);
     }
     terms[0] = ended || late ? 1 : 0;
     terms[1] = ended && commits_->newest_complete() >= step ? 1 : 0;

@@ -152,6 +152,8 @@ class Saver {
   WholeFiles WantedFiles() const;
   // Passes the sums to the policy, and commits or discards the save under way if it has ended.
   void ApplySums(uint64_t step, const SavePolicy::Sums& sums);
+  // Logs and reports a failed save after which training continues.
+  void ReportFailure(uint64_t step, const std::string& why, uint64_t stop_request);
   // Collective. Waits until no save is under way, or rank 0 has waited for `patience`.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
   // Collective, for the last save. Waits until the commit has ended; returns false if a rank must leave first.
