@@ -5,7 +5,7 @@
 // [Note: which partials are valid] If rank 0's host is cut off, rank 0 may still write after the next generation has
 // claimed the folder. A partial that is complete at that moment is newer than anything the new generation has, so it
 // becomes a checkpoint. A partial that an earlier generation completes later is not part of the run's history.
-// Therefore the folder records the generation up to which partials have been settled, and only partials of the same job
+// Therefore the folder records the job and the generation that settled its partials last, and only partials of that job
 // whose generation is not below the recorded generation are valid. A partial that the coordinator has granted is always
 // valid.
 #pragma once
@@ -30,8 +30,8 @@ struct JobGeneration {
 
 struct SettleOptions {
   std::string job_id;  // of the job that claims the folder
-  // The generation up to which partials in this folder have been settled. None: no readable record, and all partials of
-  // this job are valid.
+  // The job and the generation that settled the partials of this folder last. None: no readable record, and all
+  // partials of the job that claims the folder are valid.
   std::optional<JobGeneration> settled = {};
   // Hashes of the manifests of saves that the coordinator has granted.
   std::set<std::string> granted = {};
@@ -43,8 +43,9 @@ struct SettleOptions {
 std::string WhyNotValid(const Manifest& manifest, const std::string& manifest_hash, const SettleOptions& options);
 
 // Makes each valid and undamaged partial a checkpoint, unless its step has an undamaged one already. Removes all other
-// partials and the temporary files of processes that no longer run. Returns a sentence for each partial. Removing is
-// best effort, because a rank of an earlier generation may still write; the sentences name what could not be removed.
+// partials and the temporary files of processes that no longer run. Returns a sentence for each partial that becomes a
+// checkpoint, is removed or cannot be removed. Removing is best effort, because a rank of an earlier generation may
+// still write.
 // Fails if the folder cannot be listed or a partial cannot be renamed.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system);

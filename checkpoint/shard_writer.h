@@ -86,7 +86,7 @@ struct ShardOptions {
 class ShardWriter {
  public:
   // Entries of wide types should come first, so that each is aligned to the size of its elements. Fails with the errors
-  // of FileSystem::Create, and with Internal for an unknown dtype.
+  // of the file, and with Internal for an unknown dtype or for elements that the tensor does not have.
   static absl::StatusOr<std::unique_ptr<ShardWriter>> Create(const std::string& folder, const std::string& name,
                                                              std::vector<ShardEntry> entries, FileSystem& file_system,
                                                              ShardOptions options = {});

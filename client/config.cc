@@ -52,8 +52,7 @@ absl::Status PrintFoundFiles(const std::string& part) {
   return absl::OkStatus();
 }
 
-// Returns the object that another process of trainctl prints; null if that process failed, so that its facts are
-// unknown.
+// Returns the object that another process of trainctl prints; null if that process failed: its facts are then unknown.
 Json PartOf(const std::vector<std::string>& arguments, absl::Duration limit) {
   std::vector<std::string> command = {JoinPath(BinaryFolder(), "trainctl")};
   command.insert(command.end(), arguments.begin(), arguments.end());

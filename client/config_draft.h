@@ -1,6 +1,6 @@
 // The draft of a job that `trainctl config` asks about: the keys from --answers and --set, the answers so far, and
-// defaults for the rest. Once every question has an answer or a default, the readers that `trainctl validate` uses
-// check the whole job.
+// defaults for the rest. Once every question has an answer or a default, the whole job is checked as by `trainctl
+// validate`.
 //
 //   Draft draft = MakeDraft(input, facts, answers);
 //   draft.questions   // those that the command line does not answer, each with its default for these answers

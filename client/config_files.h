@@ -22,8 +22,8 @@ struct FoundFiles {
 FoundFiles FindFiles(const std::string& folder);
 
 // Writes `text` to a new file. With `replace`, replaces a file at `path` (a link itself, not its target). The file
-// appears with all of its text, or not at all. Possible errors: AlreadyExists: without `replace`, there is a file;
-// those of the system calls.
+// appears with all of its text, or not at all, unless the file system has neither RENAME_NOREPLACE nor hard links.
+// Possible errors: AlreadyExists: without `replace`, there is a file; those of the system calls.
 absl::Status WriteNewFile(const std::string& path, absl::string_view text, bool replace);
 
 }  // namespace trainyard::client

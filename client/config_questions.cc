@@ -255,7 +255,7 @@ std::vector<ConfigQuestion> QuestionsAboutTraining() {
       {"strategy",
        {"parallel.data"},
        "How is the training state divided: ddp, zero1, zero2, zero3 or fsdp?",
-       "ddp: each rank has the whole state, which is the fastest if memory suffices. zero1: the optimizer's part is "
+       "ddp: each rank has the whole state, which is the fastest if memory suffices. zero1: the optimizer state is "
        "divided; zero2: also the gradients; zero3 and fsdp: also the weights, which needs the least memory.",
        DecidesStrategy,
        [](const Context&) { return std::string("ddp"); },
@@ -333,7 +333,7 @@ std::vector<ConfigQuestion> FurtherQuestions() {
       {"folder",
        {"checkpoint.dir"},
        "In which folder does the run keep its files (auto: one for each run)?",
-       "It has checkpoints, metrics and logs. On a cluster all hosts must share this folder.",
+       "It has checkpoints and metrics. On a cluster all hosts must share this folder.",
        IsModel,
        [](const Context&) { return std::string("auto"); },
        FolderSettings},

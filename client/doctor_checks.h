@@ -19,8 +19,8 @@ struct Finding {
 // without problems and notes gets one kOk finding.
 std::vector<Finding> CheckHosts(const v1::ServerInfo& server, const v1::ListHostsResponse& hosts);
 
-// Checks that the programs are next to trainctl, that the default run folder is writable and has space, and that a
-// loopback port can be opened.
+// Checks that the programs are next to trainctl, that the working directory, in which run folders are made by default,
+// is writable and has space, and that a loopback port can be opened.
 std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const std::string& working_directory);
 
 // Returns why a host is not probed; empty if it is.

@@ -13,7 +13,7 @@ namespace trainyard::client {
 // {"event":"job","id":"...","name":"...","ranks":2,"steps":1200,"dir":"...","decisions":[...],"warnings":[...]}
 std::string JobLine(const v1::Job& job);
 
-// {"event":"state"|"step"|"eval"|"checkpoint"|"notice",...}
+// {"event":"state"|"step"|"eval"|"checkpoint"|"notice"|"probe",...}; "unknown" for a kind of a newer coordinator.
 std::string EventLine(const v1::Event& event);
 
 // {"event":"output",...}: a line that a rank of a command has written.

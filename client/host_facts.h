@@ -46,7 +46,7 @@ struct HostFacts {
   nlohmann::ordered_json python;   // executable, version, packages
 
   std::vector<agent::NetworkInterface> interfaces;
-  std::string data_address;   // the one that the daemon would choose; empty: it could not be determined
+  std::string data_address;   // the address that a worker daemon would announce; empty: it could not be determined
   std::string address_error;  // why it could not be determined
   std::string data_interface;
 

@@ -120,7 +120,7 @@ void AddFlagsWithoutEffect(CLI::App& verb, const std::shared_ptr<LaunchOptions>&
 }
 
 // torchrun reads each flag that is not given from a variable: --nproc-per-node from PET_NPROC_PER_NODE. Kubeflow's
-// PyTorchJob sets these variables. REQUIRES: only flags of torchrun were added.
+// PyTorchJob sets these variables. Call it before Accelerate's flags are added, which torchrun does not know.
 void ReadEnvironmentOfTorchrun(CLI::App& verb) {
   for (CLI::Option* option : verb.get_options([&verb](const CLI::Option* one) { return one != verb.get_help_ptr(); })) {
     std::string variable = absl::StrCat("PET_", absl::AsciiStrToUpper(option->get_lnames().front()));

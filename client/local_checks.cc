@@ -161,7 +161,7 @@ void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Pr
       problem = " is not a safetensors file: such a file begins with the length of its header in 8 bytes and a '{'";
     }
   } else if (!S_ISDIR(st.st_mode)) {
-    problem = " is neither a safetensors file nor a checkpoint's folder";
+    problem = " is neither a safetensors file nor a folder";
   } else if (!fs::exists(path + "/manifest.json") && !fs::exists(path + "/config.json")) {
     problem = " has neither a checkpoint (manifest.json) nor a model of transformers (config.json)";
   }

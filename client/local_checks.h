@@ -14,11 +14,11 @@ namespace trainyard::client {
 // samples are made of bytes. Stops reading folders once enough text is found.
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// Checks that train.model.init_from exists and is readable: a safetensors file or a checkpoint folder; and that
-// train.lora.path has weights.
+// Checks that train.model.init_from exists and is readable: a safetensors file, a checkpoint or a folder of
+// transformers; and that train.lora.path has weights.
 void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// Checks that the machine has the memory that all ranks together need at least: weights, gradients and two moments.
+// Checks that the machine has the memory that all ranks together need at least: weights, gradients and optimizer state.
 // Does nothing if `machine_bytes` is 0, which means that it is not known.
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems);
 

@@ -1,6 +1,5 @@
 // The private cluster of `trainctl run`, `launch` and `parity`: a coordinator and a worker daemon on this machine.
-// Programs, protocol and job file are the same as on a shared cluster; the only difference is that trainctl starts the
-// daemons.
+// Programs, protocol and job file are the same as on a shared cluster, but trainctl starts the daemons.
 //
 // Only the user who started the daemons can reach them: the coordinator listens on a Unix socket in a folder of mode
 // 0700, and no daemon opens a port.

@@ -1,5 +1,5 @@
 // Shows a job's events as they arrive: as text with a status line, or as JSON lines. `run` and `watch` have these two
-// output formats. Not thread-safe; call it on one thread.
+// output formats. Not thread-safe; JobSession synchronizes its calls from several threads.
 #pragma once
 
 #include <cstdio>
@@ -22,7 +22,7 @@ class Progress {
   // Call once, first. `warnings` are those that were not shown before.
   virtual void Start(const v1::Job& job, const std::vector<std::string>& warnings) = 0;
   virtual void Event(const v1::Event& event) = 0;
-  // Prints a message of trainctl itself, about the connection, to standard error.
+  // Prints a message of trainctl itself, for example about a lost connection, to standard error.
   virtual void Message(absl::string_view text) = 0;
   // Shows a notice of trainctl itself; `level`: info, warning or error.
   virtual void Notice(absl::string_view level, absl::string_view text) = 0;

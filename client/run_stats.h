@@ -36,7 +36,8 @@ class RunStats {
   double TokensPerSecond() const;
   // Mean over about the last twenty steps.
   double RecentTokensPerSecond() const;
-  // The time from the last step to `steps_total` at the recent speed; nullopt before any step.
+  // The time from the last step to `steps_total` at the recent speed; nullopt before any step, or if `steps_total` is
+  // below the last step.
   absl::optional<absl::Duration> TimeLeft(uint64_t steps_total) const;
 
   // (step, loss), thinned evenly to at most kCurvePoints.

@@ -25,7 +25,7 @@ struct ScheduleResult {
 // "1f1b, 4 stages, 8 micro-batches: time 33, bubble 27.3 %, at most 4 micro-batches in flight".
 std::string ScheduleTitle(const ScheduleResult& result);
 
-// The title, the drawing, and the busy share and peak in flight of each rank. REQUIRES: result.status is OK.
+// The title, the drawing, and the busy time, bubble and peak in flight of each rank. REQUIRES: result.status is OK.
 std::string ScheduleReport(const ScheduleResult& result, int columns);
 
 // A row for each result, and below them the reasons of those that have no schedule. The column IN FLIGHT

@@ -19,7 +19,7 @@ struct TerminalTraits {
 // The traits of a stream, from isatty (and TERM not "dumb"), the locale's variables, NO_COLOR and the window's width.
 TerminalTraits TraitsOf(FILE* stream);
 
-// The width of the terminal `stream`: COLUMNS if it is a number, else the window's width, else 80.
+// The width of the terminal `stream`: COLUMNS if it is a number from 20 to 10000, else the window's width, else 80.
 int ColumnsOf(FILE* stream);
 
 enum class Style { kPlain, kGood, kWarning, kBad };

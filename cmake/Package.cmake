@@ -39,7 +39,7 @@ install(CODE "
                     OUTPUT_VARIABLE script COMMAND_ERROR_IS_FATAL ANY)
     file(WRITE \"\$ENV{DESTDIR}/usr/share/\${file}\" \"\${script}\")
   endforeach()" COMPONENT trainctl-system EXCLUDE_FROM_ALL)
-# Manual pages, too: section 1 for trainctl and its verbs, 8 for the daemons.
+# The programs also print their manual pages: section 1 for trainctl and its verbs, 8 for the daemons.
 install(CODE "
   set(pages \"\$ENV{DESTDIR}/usr/share/man/man1\")
   file(MAKE_DIRECTORY \"\${pages}\")

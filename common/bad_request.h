@@ -1,5 +1,5 @@
 // Errors that programs can read: INVALID_ARGUMENT with a google.rpc.BadRequest as payload, which has one violation per
-// field. rpc_status.h sends it as the details of the gRPC status. Pure.
+// problem. rpc_status.h sends it as the details of the gRPC status. Pure.
 #pragma once
 
 #include "absl/status/status.h"

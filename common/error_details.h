@@ -1,5 +1,5 @@
 // Details of errors that programs can read: google.rpc messages as payloads of a status, which rpc_status.h sends as
-// the details of the gRPC status. They are made here only. Pure.
+// the details of the gRPC status. Only this file and bad_request.h make them. Pure.
 //
 //   return AddReason(absl::FailedPreconditionError("this coordinator sends no webhooks"), reasons::kWebhooksDisabled);
 //

@@ -93,8 +93,9 @@ class HttpExchange {
   // The client has gone, or the server has ended the exchange.
   bool IsClosed() const;
   // `changed` is called when a full stream accepts text again, and once when the exchange is closed (at once, if it is
-  // closed already). It runs on the server's thread and must not wait. From this call on, the server notices when the
-  // client disconnects before its answer has begun, and then closes the exchange.
+  // closed already). It runs on the server's thread, or on the calling thread if the exchange is closed already, and
+  // must not wait. From this call on, the server notices when a client of HTTP/1.1 disconnects before its answer has
+  // begun, and then closes the exchange.
   void OnChange(std::function<void()> changed);
 
   // ---- for the server

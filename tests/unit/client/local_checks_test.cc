@@ -127,8 +127,7 @@ TEST_F(LocalChecksTest, InitialWeights_MustExistAndBeSafetensors) {
   EXPECT_EQ(errors("/etc/passwd"),
             "train.model.init_from: /etc/passwd is not a safetensors file: such a file begins with the length of its "
             "header in 8 bytes and a '{'");
-  EXPECT_EQ(errors("/dev/null"),
-            "train.model.init_from: /dev/null is neither a safetensors file nor a checkpoint's folder");
+  EXPECT_EQ(errors("/dev/null"), "train.model.init_from: /dev/null is neither a safetensors file nor a folder");
 }
 
 TEST_F(LocalChecksTest, FolderOfAdapters_MustHaveWeights) {

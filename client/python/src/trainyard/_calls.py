@@ -136,8 +136,8 @@ class Calls:
         return self._unary("ListEvents", {"job_id": job_id, "after_sequence": after_sequence, "limit": limit,
                                           "page_token": page_token, "page_size": page_size}, retry=True)
 
-    # The calls below change something. `expected_version`: the resource_version that the job or host must still have;
-    # if it has another one, nothing changes and AbortedError is raised. 0: any.
+    # Except for get_queue, the calls below change something. `expected_version`: the resource_version that the job or
+    # host must still have; if it has another one, nothing changes and AbortedError is raised. 0: any.
 
     def cancel(self, job_id, reason="", save=False, expected_version=0):
         return self._unary("Cancel", {"job_id": job_id, "reason": reason, "save": save,

@@ -20,7 +20,7 @@ import warnings
 _VARIABLES = ("TRAINYARD_LINK", "TRAINYARD_TOKEN", "TRAINYARD_JOB_ID", "TRAINYARD_GENERATION", "TRAINYARD_RANK")
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
 _END_WAIT_S = 2.0
-# A larger number is probably a Unix time. No real step would exceed it, so no later step would be reported.
+# A larger number is probably a Unix time. After it, no real step could be reported, because steps must increase.
 _STEP_MAX = 10**9
 _PHASES = ("load", "evaluate", "save")
 
@@ -194,7 +194,8 @@ def phase(name):
         with trainyard.phase("evaluate"):
             ...
 
-    The time in a phase counts neither as part of a step nor for the limit after which the job is reported as hung."""
+    The time in a phase counts neither as part of a step nor for the limit after which a job without steps is reported
+    as hung. Phases have limits of their own (docs/python.md)."""
     if name not in _PHASES:
         raise ValueError(f"phase: expected {', '.join(map(repr, _PHASES))}, found {name!r}")
     channel = _open()

@@ -41,7 +41,7 @@ class Client(_calls.Calls):
             return self._channel
 
     def _convert(self, error, metadata):
-        """The error to raise; Unavailable if the call can be repeated."""
+        """The error to raise; UnavailableError or DeadlineExceededError if the call can be repeated."""
         converted = errors.from_rpc(error, self.address)
         if converted.code in _calls.UNANSWERED:
             self.close()  # otherwise gRPC would reconnect to any process that listens there by then

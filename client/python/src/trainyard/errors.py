@@ -10,7 +10,7 @@ class TrainyardError(Exception):
     metadata       what is known of job_id, state, generation and resource_version, as texts
     violations     {field: problem} of an invalid request
     resource       (kind, name) of what was not found, or None
-    retry_after_s  the same call can succeed after this time although the caller changes nothing; None: it cannot
+    retry_after_s  the same call, unchanged, can succeed after this time; None: the coordinator named no time
     """
 
     code = "UNKNOWN"
