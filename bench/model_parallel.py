@@ -4,7 +4,7 @@ torch.distributed.tensor.parallel and torch.distributed.pipelining, and a pipeli
 
 Both sides of a row have the same model, text, tokens per step, processes and threads. The sides alternate, in the
 opposite order in every round, and a figure is the median of the rounds' ratios. PyTorch is tuned
-(peers/model_parallel_torch.py), and MKL may use AVX-512 on any CPU (peers/mkl_lever.c).
+(peers/model_parallel_torch.py), and MKL uses the kernels of Intel's CPUs (peers/mkl_lever.c).
 """
 
 import dataclasses

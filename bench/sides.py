@@ -142,7 +142,7 @@ def run_ours(shape, folder, changes=None, read_folder=None):
 
 
 def build_lever(folder):
-    """Compiles the library that is preloaded into the tuned peer: it enables MKL's AVX-512 kernels on any CPU."""
+    """Compiles the library that is preloaded into the tuned peer: MKL then uses the kernels of Intel's CPUs."""
     library = pathlib.Path(folder) / "mkl_lever.so"
     if not library.exists():
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", PEERS / "mkl_lever.c", "-o", library], check=True)

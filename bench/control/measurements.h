@@ -24,7 +24,7 @@ struct Setting {
 // Figures by name; times in milliseconds unless the name says otherwise.
 using Figures = std::map<std::string, double>;
 
-// The last host attaches → every rank has received go.
+// The last host begins to connect → every rank has received go.
 absl::StatusOr<Figures> MeasureFormation(const Setting& setting);
 // All hosts connect at the same time → the last one is welcomed.
 absl::StatusOr<Figures> MeasureStorm(const Setting& setting);
