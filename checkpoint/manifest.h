@@ -77,7 +77,7 @@ struct ManifestEvaluation {
   // train.evaluate.min_delta. None: no loss was finite.
   std::optional<double> best_loss = {};
   uint64_t best_step = 0;
-  uint64_t without_improvement = 0;  // the number of evaluations since best_step
+  uint64_t without_improvement = 0;  // evaluations in a row, as train.evaluate.patience counts them
   // With checkpoint.keep_best: the lowest loss of this checkpoint and of the older checkpoints of the run.
   std::optional<double> lowest_saved = {};
   bool operator==(const ManifestEvaluation&) const = default;

@@ -48,6 +48,7 @@ class Checkpoint {
 
   // From now on also hashes whole files while they are read: those that are assigned to `share` of `shares`. Each file
   // is assigned to one share, the shard of rank N to share N modulo `shares`. All reads must then come from one thread.
+  // Files that contain only copies of the weights (checkpoint.weights_copy) are left out.
   void BeginVerifying(int share, int shares);
   // Reads the rest of the files of this share and compares the hashes. Fails with DataLoss that names the file, and the
   // tensor if the damage is in one.

@@ -24,9 +24,9 @@ struct RunPosition {
 Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step, const RunPosition& position);
 
 // Adds the description of the data. Called by the commit thread, because reading all of the data may take long.
-// A job that was restarted automatically therefore detects only here that files changed without changing their size.
 // Returns a warning if the content differs from that of the restored checkpoint (`restored_content_hash`, empty if none
-// was restored), else an empty string.
+// was restored), else an empty string. With checkpoint.allow_data_change, the start of a run compares only the sizes of
+// files, so other changes are detected only here.
 std::string DescribeData(const Corpus& corpus, const std::string& restored_content_hash, ManifestData& data);
 
 }  // namespace trainyard

@@ -121,8 +121,8 @@ class Saver {
   // Removes old checkpoints for which the coordinator has confirmed newer ones, and logs the lines of the commit
   // thread. Cheap when there is nothing new.
   void Maintain();
-  // Does the same, but first waits up to `limit` for the last save to be confirmed, and then for old checkpoints to be
-  // removed.
+  // First waits up to `limit` for the last save to be confirmed. Then does the same as Maintain, and waits for the
+  // removal of old checkpoints.
   void MaintainAtEnd(absl::Duration limit);
 
   // Seconds that the loop has waited for saves since the last call.

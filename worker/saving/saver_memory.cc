@@ -92,8 +92,8 @@ absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveMemor
   if (lacking == 0) return true;
   thread_.DropMemory();
   if (!wants_shared || (why.empty() && deps_.order.rank != 0)) return false;
-  deps_.log << "warning: no copy of a save is in shared memory, where it would outlive its trainer, so only "
-               "checkpoints on disk can be resumed: "
+  deps_.log << "warning: copies of saves are not in shared memory, so they do not outlive their trainers; "
+               "saves to disk continue: "
             << (why.empty() ? absl::StrCat("there is not enough shared memory on ", lacking, " other ranks")
                             : why)
             << std::endl;

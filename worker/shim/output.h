@@ -1,6 +1,6 @@
-// The trainer's output: copies bytes from a pipe into a log file that is rotated once, and keeps the last lines of both
-// streams for the exit record. Nothing here may block the trainer: if the disk is full or broken, output is dropped and
-// counted. Single-threaded.
+// The trainer's output: copies bytes from a pipe into a log file, which is rotated into one older file, and keeps the
+// last lines of both streams for the exit record. Nothing here may block the trainer: if the disk is full or broken,
+// output is dropped and counted. Single-threaded.
 #pragma once
 
 #include <stddef.h>

@@ -55,7 +55,8 @@ inline constexpr char kCode[] = "code";
 inline constexpr char kSignal[] = "signal";
 inline constexpr char kCoreDumped[] = "core_dumped";
 inline constexpr char kMessage[] = "message";
-inline constexpr char kMayPass[] = "may_pass";  // 1: the start failed for lack of memory, processes or disk space
+// 1: the start failed for lack of memory, processes, file descriptors or disk space.
+inline constexpr char kMayPass[] = "may_pass";
 inline constexpr char kMaxRssBytes[] = "max_rss_bytes";
 inline constexpr char kUserMicroseconds[] = "user_us";
 inline constexpr char kSystemMicroseconds[] = "system_us";

@@ -43,7 +43,7 @@ std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device);
 // `uses` may have been different when the peak was reached.
 void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses);
 
-// "GPU memory: 1.2 GB used at most, 1.5 GB reserved at most, of 143.8 GB"; empty on a CPU.
+// "GPU memory: 1.20 GB used at most, 1.50 GB reserved at most, of 143.8 GB"; empty on a CPU.
 std::string MemoryText(const RankDevice& device);
 
 }  // namespace trainyard

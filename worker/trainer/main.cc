@@ -146,8 +146,8 @@ std::string UseKernels(const KernelChoice& choice) {
   return choice.reason.empty() ? kernels : absl::StrCat(kernels, "; ", choice.reason);
 }
 
-// Returns what ChooseKernels would decide for `auto`, but measures nothing. The first measurement decides for all later
-// jobs on this host, so only a job may make it.
+// Returns what ChooseKernels would decide for `auto`, but measures nothing: the first measurement is stored and decides
+// for all later runs on this host, so a report must not make it.
 KernelDecision FindKernels() {
   if (!MklLeverHasEffect()) {
     const std::string sentence = SetMklLever(MklLever::kAuto);

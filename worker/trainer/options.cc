@@ -82,7 +82,7 @@ CLI::App* DeclareBuildTokens(CLI::App& app, BuildTokensOptions& options) {
   CLI::App* command = app.add_subcommand(
       "build-tokens", "Builds the token cache of a job, whose resolved JobSpec is read from standard input");
   command->add_option("--host", options.host, "The name of this host in the cluster that runs the job")->required();
-  command->add_option("--threads", options.threads, "Number of threads; 0: one per core")
+  command->add_option("--threads", options.threads, "Number of threads; 0: one per core, at most 16")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--json", options.json, "Print one JSON object instead of text");

@@ -37,7 +37,7 @@ struct ProbeOptions {
 // The job is read from standard input: the bytes of a resolved JobSpec.
 struct BuildTokensOptions {
   std::string host;  // the name of this host in the cluster, under which the content of the files is recorded
-  int threads = 0;   // 0: one per core
+  int threads = 0;   // 0: one per core, at most 16
   bool json = false;
 };
 

@@ -79,7 +79,7 @@ bool EvaluatesPart(const TrainConfig& config);
 // The number of tokens of a sample.
 int64_t SampleLength(const TrainConfig& config);
 
-// Possible errors: InvalidArgument, naming the keys, the host and the problems.
+// Possible errors: InvalidArgument, naming the keys, the host and the problems; others of opening the files.
 absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log);
 
 struct TokenizeOptions {

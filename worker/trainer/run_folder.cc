@@ -23,7 +23,7 @@ constexpr char kPrivateFolder[] = ".trainyard";
 constexpr char kFenceName[] = ".fence";
 // A file of its own, because a generation that settles late must not overwrite a later fence.
 constexpr char kSettledName[] = ".settled";
-// Names the job that holds the lock, as long as it has not claimed the folder; removed with the lock.
+// Names the job that holds the lock but has not claimed the folder. Removed when the job claims or leaves the folder.
 constexpr char kClaimName[] = ".claim";
 constexpr uint64_t kFenceBytesMax = 4096;
 // Written by a trainctl that exits before the job ends: how to follow the job again.

@@ -56,8 +56,9 @@ class RunFolder {
   ~RunFolder();
 
   bool claimed() const;
-  // Writes the fence. Call it when all reasons to refuse the job were checked. Possible errors: FailedPrecondition: the
-  // job that owned the folder has claimed it again; those of the file system.
+  // Writes the fence. Call it when all reasons to refuse the job were checked. Possible errors: Aborted: a
+  // later generation of this job has the folder; FailedPrecondition: the job that owned the folder has claimed it
+  // again; Unknown: the lock was removed; those of the file system.
   absl::Status Claim();
   // Recreates the folder, with lock and fence, if it or either of them was removed. Possible errors: Aborted, as in
   // CheckFence; Unavailable: another process has locked the path now, or the folder's disk is not mounted; those of the

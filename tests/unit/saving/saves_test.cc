@@ -337,7 +337,7 @@ TEST_F(SavesTest, WithoutSharedMemory_UsesOnePrivateCopyAndWarnsOnce) {
 
   ASSERT_EQ(Run(order, missing), kExitDone) << log_.str();
 
-  EXPECT_THAT(log_.str(), HasSubstr("only checkpoints on disk can be resumed: there is no folder in shared memory"));
+  EXPECT_THAT(log_.str(), HasSubstr("saves to disk continue: there is no folder in shared memory"));
   EXPECT_EQ(log_.str().find("outlive"), log_.str().rfind("outlive"));
   EXPECT_THAT(missing.FactsOf<SavedFact>(), SizeIs(3));
   order = Order("other", 6);
