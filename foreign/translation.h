@@ -30,7 +30,7 @@ struct KeyOutcome {
   std::string value;  // for people
   Position position = {};
   Effect effect = Effect::kNone;
-  std::vector<Setting> settings = {};  // kSets: empty if the key has no effect in this file, and then the note says why
+  std::vector<Setting> settings = {};  // what the key sets; empty if it sets nothing in this file
   std::string note;
   bool is_settled = false;  // a translator has decided about it
 };

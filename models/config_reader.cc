@@ -69,7 +69,8 @@ void ConfigReader::AddProblem(const char* key, absl::string_view expected) {
 
 absl::StatusOr<nlohmann::json> ParseConfigObject(absl::string_view text, absl::string_view path) {
   if (JsonNestsDeeperThan(text, kDepthMax)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", kDepthMax, " levels"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has more than ", kDepthMax, " levels of nested objects and lists"));
   }
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is not a JSON object"));

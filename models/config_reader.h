@@ -42,7 +42,7 @@ class ConfigReader {
 };
 
 // Parses the text of a file that anyone may have written; `path` is for messages. Fails with InvalidArgument if it is
-// not a JSON object, or has too many levels.
+// not a JSON object, or is nested too deeply.
 absl::StatusOr<nlohmann::json> ParseConfigObject(absl::string_view text, absl::string_view path);
 
 // "float32" for F32, as torch names the types of safetensors.

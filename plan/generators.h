@@ -1,5 +1,5 @@
 // The generators behind MakeSchedule, which checks their arguments: the shape is within the limits and supported by the
-// kind. For all generators but OneStageSchedule, the shape has several stages or several chunks.
+// kind. For all generators but OneStageSchedule, the shape has several stages.
 #pragma once
 
 #include "plan/pipeline_schedule.h"

@@ -68,7 +68,7 @@ grpc::Status WithReason(absl::string_view path, const grpc::Status& status) {
                   reasons::kMethodUnknown));
   }
   return ToGrpcAnswer(
-      absl::InvalidArgumentError(absl::StrCat("the request is no ", method->input_type()->full_name())));
+      absl::InvalidArgumentError(absl::StrCat("the request cannot be parsed as ", method->input_type()->full_name())));
 }
 
 grpc::experimental::Interceptor* ReasonInterceptors::CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) {

@@ -1,5 +1,5 @@
-// The open calls and streams by id, in which the loop's thread finds the target of an effect. Reactors are owned by the
-// registry's shared_ptr and by themselves until gRPC is done with them, so an effect never uses a deleted one.
+// The open streams by id, in which the loop's thread finds the target of an effect. The registry's shared_ptr keeps a
+// stream until gRPC is done with it, and Find returns another shared_ptr, so an effect never uses a deleted stream.
 // Thread-safe.
 #pragma once
 

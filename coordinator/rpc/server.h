@@ -5,7 +5,8 @@
 //   ... server.address() ...
 //   server.Stop();   // streams end with UNAVAILABLE
 //
-// Start and Stop must be called on one thread, Release on the loop's thread; everything else runs on gRPC's threads.
+// Start and Stop must be called on one thread, and Release, Flush and TakeContacts on the loop's thread. The other
+// functions are thread-safe. The handlers of calls run on gRPC's threads.
 #pragma once
 
 #include <grpcpp/channel.h>

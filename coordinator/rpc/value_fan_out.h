@@ -36,8 +36,8 @@ class ValueFanOut {
     std::shared_ptr<const ValueLog> log;
     std::vector<ValuePiece> pieces;
     size_t encoded = 0;             // number of values in the pieces
-    SessionList sessions;           // all sessions attached at the last put; null: no value was written
-    std::set<SessionId> newcomers;  // sessions that were attached since, which need all values
+    SessionList sessions;           // all sessions attached at the last put; null: no put since values were sent
+    std::set<SessionId> newcomers;  // sessions that attached later, or the group's only session
     absl::flat_hash_map<SessionId, size_t> pieces_sent;  // number of pieces, by session
     absl::Time first, last;                              // times of the first and last put since values were sent
 

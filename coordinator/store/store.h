@@ -50,6 +50,8 @@ class Store {
   //   InvalidArgument     the entries exceed the limit of a commit: split the batch.
   //   ResourceExhausted   no disk space is left: retry when there is.
   //   Unavailable         the disk does not accept writes now: retry.
+  //   DataLoss            the file is damaged: exit.
+  //   PermissionDenied    the file may not be written: exit.
   //   FailedPrecondition  see CheckFiles; the entries may have been written nevertheless.
   virtual absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) = 0;
 

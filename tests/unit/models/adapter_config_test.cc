@@ -125,7 +125,7 @@ TEST(AdapterConfig, TextThatIsNoObject_IsRefused) {
   EXPECT_EQ(ParseAdapterConfig("{", "a.json", ModelFamily::kGpt2).status().message(), "a.json is not a JSON object");
   const std::string deep = "{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}";
   EXPECT_EQ(ParseAdapterConfig(deep, "a.json", ModelFamily::kGpt2).status().message(),
-            "a.json has more than 32 levels");
+            "a.json has more than 32 levels of nested objects and lists");
 }
 
 TEST(AdapterConfig, WrittenText_IsReadAgain) {
