@@ -91,7 +91,7 @@ std::string Environment(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_envname().empty() || option->get_group().empty()) continue;
     absl::StrAppend(&text, ".TP\n", Bold(option->get_envname()), "\n",
-                    Lines(absl::StrCat("The value of ", option->get_name(), " if it is not given.")));
+                    Lines(absl::StrCat("The value of ", option->get_name(), " if that option is not given.")));
   }
   return text;
 }

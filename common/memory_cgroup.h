@@ -11,7 +11,8 @@
 
 namespace trainyard {
 
-// The folder of the cgroup. `process` is a number or "self". Tests replace `proc`. Empty if it cannot be found.
+// Returns the folder of the cgroup, or "" if the folder cannot be found. `process` is a number or "self". Tests replace
+// `proc`.
 std::string MemoryCgroupOf(absl::string_view process, const std::string& proc = "/proc");
 
 // The limit in bytes. 0 if there is none.

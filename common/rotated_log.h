@@ -1,6 +1,6 @@
-// The file that a daemon logs to: lines are appended, and when it would exceed its limit, FILE becomes FILE.1, FILE.1
-// becomes FILE.2 and so on, and the oldest is removed. Another program may rename FILE (logrotate) and then request
-// that FILE is opened again.
+// The file that a daemon logs to. Lines are appended. Before FILE would exceed its limit, FILE becomes FILE.1, FILE.1
+// becomes FILE.2 and so on, and the oldest file is removed. Another program may rename FILE (logrotate) and then
+// request that FILE is opened again.
 //
 //   ASSIGN_OR_RETURN(auto file, RotatedLog::Open({.path = "/var/log/x.log", .max_bytes = 64 << 20, .max_files = 4}));
 //   file->Write("a line\n");

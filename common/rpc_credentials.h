@@ -1,6 +1,6 @@
-// The credentials of every gRPC channel and server of ours. All connections are plain text. Access is controlled
-// by the user who owns the other end of a TCP connection on this machine (dial.h), and by the tokens that calls carry
-// (tokens.h). TLS would be added here. Control tier.
+// The credentials of every gRPC channel and server of ours. All connections are plain text; TLS would be added here.
+// Without it, a client checks which user owns the coordinator's end of a connection within this machine (dial.h), and a
+// coordinator checks the tokens that calls carry (tokens.h). Control tier.
 #pragma once
 
 #include <grpcpp/security/credentials.h>

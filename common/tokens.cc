@@ -52,7 +52,7 @@ struct OpenFile {
   struct stat info = {};
 };
 
-// Does not follow a symbolic link, and does not block on a pipe or a device in place of the file.
+// Does not block on a pipe or a device in place of the file. Follows a symbolic link unless `flags` has O_NOFOLLOW.
 absl::StatusOr<OpenFile> ReadTokenFile(const std::string& path, int flags) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open token file ", path));

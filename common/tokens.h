@@ -42,8 +42,8 @@ absl::Status WriteToken(const std::string& folder, absl::string_view address, ab
 // open and write.
 absl::Status WriteTokenFile(const std::string& path, absl::string_view token);
 
-// The token of a coordinator of this user, or of root; "" if none was written. Possible errors: PermissionDenied: other
-// users have access to the file. InvalidArgument: it does not contain a token.
+// The token of a coordinator of this user, or of root; "" if none was written. Possible errors: PermissionDenied: the
+// file belongs to another user, or other users have access to it. InvalidArgument: it does not contain a token.
 absl::StatusOr<std::string> ReadOwnToken(const std::string& folder, absl::string_view address);
 
 // Does nothing if another coordinator has written its own token there.
@@ -55,8 +55,8 @@ struct NamedToken {
 };
 
 // Reads a file that the user named (token_file). Possible errors: NotFound. PermissionDenied: it cannot be read, or all
-// users of this host can read it. InvalidArgument: it does not contain a token, which consists of 16 to 1024 letters,
-// digits and -._~+/= .
+// users of this host have access to it. InvalidArgument: it does not contain a token, which consists of 16 to 1024
+// letters, digits and -._~+/= .
 absl::StatusOr<NamedToken> ReadNamedToken(const std::string& path);
 
 // As ReadNamedToken. If the file is missing, generates a token and writes it there with mode 0600.

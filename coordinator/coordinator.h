@@ -31,9 +31,9 @@ namespace trainyard {
 
 class Coordinator final : private EffectSink {
  public:
-  // The coordinator serves when this returns. `failed` is called on another thread when the store accepts no more
-  // writes. Possible errors:
-  //   InvalidArgument      an address is invalid.
+  // The coordinator serves when this returns. `failed` is called on another thread when the store is lost: it belongs
+  // to another process, has disappeared or is damaged. Possible errors:
+  //   InvalidArgument      an address is invalid, or the state folder is that of a worker daemon.
   //   Unavailable          another coordinator uses the state folder, or the port is in use.
   //   FailedPrecondition, DataLoss  the store is not ours, is newer, or is damaged.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const CoordinatorOptions& options, Clock& clock,

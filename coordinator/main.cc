@@ -1,5 +1,5 @@
 // trainyard-coordinator. Reads its settings, and runs a Coordinator until SIGTERM, SIGINT or the end of its lifeline,
-// or until its store accepts no more writes. Exit codes: 0 stopped as requested; 1 failed; 2 invalid input.
+// or until its store is lost (Coordinator::Start). Exit codes: 0 stopped as requested; 1 failed; 2 invalid input.
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -30,8 +30,9 @@
 namespace trainyard {
 namespace {
 
-// Blocks the signals in every thread; they are read from a descriptor, so they need no handlers. SIGHUP reloads
-// the settings of the log, unless it means that the terminal was closed.
+// Blocks the signals in every thread; they are read from a descriptor, so they need no handlers. `with_hangup`: also
+// SIGHUP, after which the log file is opened again and its level is read again. Without it, SIGHUP keeps its
+// default action.
 int BlockSignals(bool with_hangup) {
   sigset_t signals;
   sigemptyset(&signals);

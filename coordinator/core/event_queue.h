@@ -22,8 +22,8 @@
 
 namespace trainyard {
 
-// Returns how many of the bytes that the queue limits an event uses: 0 for events other than facts and reports, and for
-// a fact or report that the queue has not accepted yet.
+// Returns the bytes of an event that count toward the limits of the queue: 0 for events other than facts and reports,
+// and for facts and reports that the queue has not accepted yet.
 size_t QueuedBytes(const Event& event);
 
 class EventQueue {

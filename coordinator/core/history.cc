@@ -22,8 +22,8 @@ bool IsSeen(const v1::Event& event, const WatchPosition& position) {
   return false;
 }
 
-// Whether the event does not help to explain the job's state: a save (the newest are in the job) or a notice without a
-// decision.
+// Whether the event does not help to explain the job's state: a save (the newest are in the job) or an info notice
+// without a decision.
 bool IsRepetitive(const v1::Event& event) {
   if (event.has_notice())
     return event.notice().level() == LevelName(NoticeLevel::kInfo) && event.notice().rule().empty();

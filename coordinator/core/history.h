@@ -1,7 +1,7 @@
 // The events of one job (or of the cluster) in memory, for watchers and for `trainctl events`: two lists that share one
 // numbering. Durable events (states, notices, checkpoints, decisions, probes) are in the store, too. Reports of steps
 // and evaluations are stored only when no daemon will send them again (Turn::StoreReports). Both lists are bounded;
-// decisions and failures are dropped last. Core thread only.
+// saves and info notices without a decision are dropped first. Core thread only.
 //
 //   for (uint64_t dropped : history.AddDurable(event)) ... delete its record
 //   history.Next(position, 256, batch);   // moves `position`
@@ -39,10 +39,10 @@ class History {
   // Returns the number of reports that were dropped. REQUIRES: as above.
   size_t AddReport(EventPtr event);
 
-  // What may be dropped: only saves and notices without a decision, or everything.
+  // What may be dropped: only saves and info notices without a decision, or everything.
   enum class Dropped { kRepetitive, kAny };
-  // Drops durable events until `bytes` of them are gone or only `min_events` are left; returns their sequence numbers.
-  // The newest event stays, and the first ones stay as long as there are others.
+  // Drops durable events until at least `bytes` are freed or only `min_events` events are left. Returns the sequence
+  // numbers of the dropped events. The newest event stays. kAny drops saves and info notices without a decision first.
   std::vector<uint64_t> Shrink(size_t bytes, size_t min_events, Dropped what);
   void DropReports() { reports_.clear(); }
 

@@ -229,7 +229,7 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
 void AdvanceJob(Turn& turn, Job& job) {
   if (job.held_at != 0) return;
   bool ending = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING;
-  // The job failed before every host had attached, so the decision was postponed until now.
+  // The group failed before every host had attached, so the decision was postponed until now.
   if (HasTrainers(job.state()) && !ending && job.record.has_failure() && job.current.unconfirmed.empty()) {
     DecideFailure(turn, job);
     return;

@@ -236,7 +236,7 @@ void PublishChangedKeys(Turn& turn, Job& job, const v1::RestorePoint& restored) 
   }
 }
 
-// Records the checkpoint that a group resumed from as one of this job, also if another job wrote it.
+// Records the checkpoint that a group resumed from as a checkpoint of this job, even if another job wrote it.
 void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   const v1::Job& head = job.head();
   const int index = FirstAt(head, restored.step());

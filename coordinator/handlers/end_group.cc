@@ -163,8 +163,8 @@ void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why) {
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   if (!HasTrainers(job.state()) || job.held_at != 0) return;
   if (job.record.has_failure() && !IsBetterCause(failure, job.record.failure())) {
-    // The new failure follows from the known one, or explains no more than it: it is published only if it adds
-    // something.
+    // The new failure follows from the known one or explains no more. It is published only if it has a cause of its own
+    // and another text.
     bool own = HasOwnCause(failure.kind());
     if (own && failure.text() != job.record.failure().text()) turn.Notice(job, NoticeLevel::kWarning, failure.text());
     return;

@@ -30,7 +30,7 @@ void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::strin
 // Cancels the requested end of the group, because the save before it failed and the ranks continue. REQUIRES: STOPPING.
 void UndoStop(Turn& turn, Job& job, const std::string& why);
 
-// Requests the trainers to stop at a step that they agree on. They are killed after StopGrace, or after MaxStopGrace if
+// Asks the trainers to stop at a step that they agree on. They are killed after StopGrace, or after MaxStopGrace if
 // they still evaluate or save. Unless the job is cancelled, they are not killed while they try its last save again. The
 // ranks of a command make no such step: they leave the desired state at once (DropTrainers).
 void StopAtStep(Turn& turn, Job& job);

@@ -20,7 +20,7 @@ void StoreLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact);
 // Acknowledges all facts of the host up to the first one that waits for reports.
 void Acknowledge(Turn& turn, Host& host);
 
-// Ends the delay for this job if its reports have arrived.
+// Ends the delay for this job if its reports have arrived or the time of the delay has passed.
 void ReleaseDelayedAck(Turn& turn, Host& host, const Job& job);
 // Ends the delays whose time has passed, for all hosts and jobs.
 void ReleaseDelayedAcks(Turn& turn);

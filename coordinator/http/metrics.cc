@@ -75,7 +75,7 @@ constexpr MetricSpec kSavedBytes = {"trainyard_checkpoint_bytes_total", MetricKi
 constexpr MetricSpec kSaveSeconds = {"trainyard_checkpoint_seconds", MetricKind::kHistogram,
                                      "Duration of a save, as reported by rank 0."};
 constexpr MetricSpec kFailedSaves = {"trainyard_checkpoint_failures_total", MetricKind::kCounter,
-                                     "Saves that failed; training continued."};
+                                     "Saves that failed, including failed tries of a last save."};
 constexpr MetricSpec kEvents = {"trainyard_core_events_total", MetricKind::kCounter, "Events handled by the core.",
                                 "event"};
 constexpr MetricSpec kQueue = {"trainyard_core_queue_length", MetricKind::kGauge, "Events waiting for the core."};
@@ -87,7 +87,7 @@ constexpr MetricSpec kRecords = {"trainyard_store_records_total", MetricKind::kC
 constexpr MetricSpec kCommitFailures = {"trainyard_store_commit_failures_total", MetricKind::kCounter,
                                         "Commits that the store refused; they are retried."};
 constexpr MetricSpec kStalled = {"trainyard_store_stalled", MetricKind::kGauge,
-                                 "1 while the store accepts no writes and everything except reads waits."};
+                                 "1 while the store accepts no writes: only reads are answered."};
 constexpr MetricSpec kReportsDropped = {"trainyard_reports_shed_total", MetricKind::kCounter,
                                         "Reports of ranks dropped because too many events waited for the core; never "
                                         "the steps of rank 0."};

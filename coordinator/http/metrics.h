@@ -3,7 +3,7 @@
 // job's id are dropped when the job is final, so their number is limited by the unfinished jobs.
 //
 // Totals are counted on request: a scrape waits for the loop's next round, which comes with the next event or tick. So
-// a scrape never shows older values, and totals cost nothing when there are no scrapes.
+// a scrape shows older values only if the loop is blocked (see Collect), and totals cost nothing without scrapes.
 //
 // Observe* are called on the loop's thread, except ObserveCall, which is called on any thread, like CountRpc,
 // CountWebhook and Collect.

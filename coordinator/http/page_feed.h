@@ -72,7 +72,7 @@ class PageFeed {
   };
 
   // A part of a list, and the key of its last entry. Made once for all readers who have received the entries before it.
-  // `Parts` maps the key of the last of these entries to the part.
+  // `Parts` finds it by the key of the last entry before it; "" for the first part.
   struct Part {
     std::shared_ptr<const std::string> text = nullptr;
     std::string last = {};

@@ -1,6 +1,6 @@
 // Decides whether a job without a value for resources.device computes on GPUs: it does if each host of its placement
-// has a GPU that the job can use for every rank there, and no other job on the host may use GPUs. Pure; called when a
-// generation is placed, so the device may change with the hosts.
+// has a GPU for every rank there, if the job can use these GPUs, and if no other job there could be using them. Pure;
+// called when a generation is placed, so the device may change with the hosts.
 #pragma once
 
 #include <cstdint>

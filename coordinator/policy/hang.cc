@@ -22,8 +22,8 @@ constexpr absl::Duration kScriptReportAge = absl::Seconds(5);
 // The limit for a phase whose usual duration is not known yet.
 constexpr absl::Duration kUnlearnedLimit = absl::Seconds(120);
 constexpr uint32_t kMaxDoublings = 6;
-// A trainer whose link is closed (its daemon was restarted) reopens it within a second or two; after this time it
-// counts as silent.
+// A trainer whose link is closed (its daemon was restarted) reopens the link within a second or two. A trainer that has
+// not reported for kLinkPatience counts as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
 // A lossy network delivers data and `go` late, because TCP doubles its retransmission timeout. Dead connections are
 // reported by the ranks themselves, which detect 15 s of silence.

@@ -7,8 +7,9 @@
 // numbers its packets at both ends: a receiver waits for a sender that has sent fewer packets, and a sender that waits
 // for a free slot waits for a receiver that has received fewer. Other differences between the two ends are normal. The
 // state of a process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the
-// decision, with two exceptions: a stopped process and a process that no longer sends reports count as hanging without
-// waiting for the limit.
+// decision, with three exceptions. A stopped process and a process that no longer sends reports count as hanging
+// without waiting for the limit. If a debugger holds a culprit, the group is not restarted. While the usual duration of
+// the phase is not known, use of the CPU counts as progress.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +79,7 @@ struct RankPosition {
 };
 
 struct HangFacts {
-  absl::Time since;        // no stall began before this: the latest `go`, attach of a host or other RestartStallTimer
+  absl::Time since;        // no stall began before this: the latest `go` or call of RestartStallTimer
   bool restart = true;     // recovery.on_hang is not `notify`
   bool examining = false;  // daemons were asked to examine ranks, and at least one answer is outstanding
   std::vector<RankPosition> ranks;

@@ -52,7 +52,7 @@ RanksByName FindBehind(const Ranks& fresh) {
   return behind;
 }
 
-// The ranks that wait for no other rank, by what holds them up.
+// The ranks at which the chains of waits end, by what holds these ranks up.
 struct Ends {
   Ranks wrong;         // have left out an operation
   Ranks undelivered;   // wait in an operation that others have completed

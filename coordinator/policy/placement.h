@@ -1,5 +1,5 @@
-// Chooses the hosts of a job: either all ranks get a slot or none does. Pure; policy/queue calls it for each waiting
-// job, in the order of the queue.
+// Chooses the hosts of a job: either all ranks get a slot (at least `min_ranks` of them, if that is set) or none does.
+// Pure; policy/queue calls it for each waiting job, in the order of the queue.
 //
 //   PlacementDecision decision = DecidePlacement({.ranks = 4, .hosts = hosts, .previous = {}});
 //   if (!decision.ranks_by_host) job.reason = decision.reason;

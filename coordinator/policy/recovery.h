@@ -1,5 +1,5 @@
-// Decides what the end of a rank means for its job: whether it is a failure, its cause, and whether the group is
-// restarted. Pure; the core calls it for each fact that ends a rank.
+// Decides whether the end of a rank is a failure of its job, which of several failures explains most, and whether the
+// group is restarted after a failure, also after a hang or the loss of a host. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Decides on grants for ready checkpoints, and derives from the grants which checkpoints exist. Pure.
 // A v1::CheckpointGrant is the answer to a request: a grant or, if `refused` is set, a refusal. It is recorded before
 // it is sent, and a repeated request gets the same answer. A granted checkpoint counts from then on, even without a
-// report that its folder was renamed to its final name: every later generation is started with it, until one has
-// reported from which checkpoint it resumed.
+// report that its folder was renamed to its final name: rank 0 of every later generation receives the grant, until
+// a generation has reported from which checkpoint it resumed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The pictures of a job: its loss curve, how its ranks spent their time, and its generations. Colours never stand alone:
-// a legend or a table has the same facts as text.
+// a legend or a table states the same facts in words.
 "use strict";
 
 import {classOf, draw, duration, make, number, stateOf} from "./elements.js";
