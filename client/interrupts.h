@@ -1,5 +1,5 @@
 // Handles the signals that end a waiting program. The first Ctrl-C requests a clean end, the second an immediate one.
-// SIGTERM has the same effect. So has SIGHUP (the terminal was closed), unless OnHangup has set a callback.
+// SIGTERM has the same effect, and SIGHUP (the terminal was closed) too, unless OnHangup has set a callback.
 #pragma once
 
 #include <functional>

@@ -19,7 +19,8 @@ constexpr size_t kPage = 1000;
 
 void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout)); }
 
-// Makes a unary call, at most kTries times until it is answered. All calls made here are idempotent.
+// Makes a unary call, at most kTries times until it is answered. Every request can be repeated; with expected_version,
+// a repeated request fails if the first one took effect although its answer was lost.
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> Call(Connection& connection, const Request& request, Method method) {
   absl::Duration pause = limits::kReconnectMin;

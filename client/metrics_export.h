@@ -16,7 +16,8 @@ namespace trainyard::client {
 std::string CsvHeader();
 std::string CsvRow(const MetricsRecord& record);
 
-// Write to standard output. Possible errors: those of reading; Aborted: standard output cannot be written.
+// WriteCsv and WriteJsonLines write to standard output. Possible errors: those of reading; Aborted: standard output
+// cannot be written.
 absl::Status WriteCsv(MetricsSource& source);
 // Writes the lines of metrics.jsonl, or those of `trainctl watch --json`.
 absl::Status WriteJsonLines(MetricsSource& source);

@@ -1,7 +1,8 @@
 # Targets for libtrainyard_cuda.so alone (worker/cuda), from the pinned wheels that requirements/full.txt adds. Neither
 # an installed CUDA toolkit nor nvcc is used.
 #   trainyard::torch_cuda   CUDA kernels, c10d with NCCL, NCCL itself
-# Not defined while only the wheels of requirements/build.txt are installed. CMake runs again when the others appear.
+# Not defined while only the wheels of requirements/build.txt are installed. CMake runs again when the other wheels
+# appear.
 cmake_path(GET TRAINYARD_TORCH_ROOT PARENT_PATH packages)
 file(GLOB cuda_parts CONFIGURE_DEPENDS
   ${packages}/nvidia/cu13/include/cuda_runtime_api.h

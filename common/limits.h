@@ -88,7 +88,8 @@ inline constexpr absl::Duration kReconnectMax = absl::Seconds(1);
 // How long a daemon waits for a port or a lock that another process holds, which may be an earlier daemon that is about
 // to exit.
 inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
-// The time from the request to stop a trainer until it is killed (SIGKILL).
+// The time from the request to stop a trainer until it is killed (SIGKILL). The coordinator waits longer for a job with
+// long steps. A command is killed after `command.grace_s`, and when its daemon stops, after at most kStopGrace.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 // The newest and the oldest protocol of the control streams that this version speaks. A daemon and a coordinator use

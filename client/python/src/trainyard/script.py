@@ -1,7 +1,8 @@
 """For training scripts: whether the job is being ended, so that the script can save and exit.
 
 Trainyard ends the ranks of a command (pause, restart, drain, cancel, a failed peer, a daemon that stops) by SIGTERM,
-and by SIGKILL after `command.grace_s`. torchrun and schedulers of clusters do the same. Uses neither gRPC nor a thread.
+and by SIGKILL after `command.grace_s` (after at most 10 s when a daemon stops). torchrun and schedulers of clusters
+also send SIGTERM first. Uses neither gRPC nor a thread.
 """
 
 import signal
