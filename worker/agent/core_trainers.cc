@@ -193,8 +193,8 @@ void Core::On(LinkOpened event) {
   }
   Trainer& trainer = at->second;
   if (registration.token().empty() || trainer.token != registration.token()) {
-    return Emit(CloseLink{event.link, absl::PermissionDeniedError(absl::StrCat("the token is not the one ",
-                                                                               Describe(id), " was started with"))});
+    return Emit(
+        CloseLink{event.link, absl::PermissionDeniedError(absl::StrCat("the token is not that of ", Describe(id)))});
   }
   if (!trainer.wanted || trainer.killed || trainer.process == Process::kEnded) {
     return Emit(CloseLink{event.link, absl::AbortedError(absl::StrCat(Describe(id), " is over"))});

@@ -163,7 +163,8 @@ std::optional<Outbox::Write> Outbox::TakeWrite() {
 
 void Outbox::Stored() {
   writing_ = false;
-  // If the id changed while the write was under way, facts of the old id were stored, which do not count.
+  // A replacement was requested while the write was under way (after a change of the id, the numbers or the cluster):
+  // what this write stored does not count.
   if (replace_next_) return;
   on_disk_ = true;
   stored_ = written_;

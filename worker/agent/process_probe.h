@@ -29,9 +29,9 @@ struct ProcessStat {
   double cpu_s = 0;   // user and system time of all threads
 };
 
-// Possible errors of both: NotFound: there is no such process. DataLoss: the text of /proc is not as expected.
+// Possible errors: NotFound: there is no such process. DataLoss: the text of /proc is not as expected.
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
-// From the text of /proc/<pid>/stat.
+// From the text of /proc/<pid>/stat. Possible errors: DataLoss.
 absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text);
 
 // From the text of /proc/<pid>/syscall: "fsync", or "system call 461" if the number is not known here; empty: the

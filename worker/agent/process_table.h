@@ -44,7 +44,8 @@ struct ProcessTableOptions {
   std::function<std::string()> snapshots = [] { return std::string(); };
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
-  // Called on the table's thread with the totals of the stored rank folders, each time old ones were removed.
+  // Called on the table's thread each time that old rank folders may have been removed, with the totals of those that
+  // are stored.
   std::function<void(const RankFolders&)> on_pruned = [](const RankFolders&) {};
 };
 
@@ -106,7 +107,7 @@ class ProcessTable {
   std::vector<Command> commands_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Used by the thread only (FindAll fills it before there is a command).
+  // Used by the thread only.
   std::map<TrainerId, Followed> followed_;
 
   std::thread thread_;

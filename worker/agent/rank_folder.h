@@ -47,8 +47,8 @@ struct PidRecord {
 };
 
 // Creates the folder and writes the launch record into it, readable by its owner only, because it holds the trainer's
-// token. Possible errors: AlreadyExists: this rank was started before. InvalidArgument: a field holds a zero byte.
-// Others: those of the disk.
+// token. Possible errors: AlreadyExists: this rank was started before. InvalidArgument: a field holds a zero byte,
+// or the record is too large. Others: those of the disk.
 absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launch);
 
 // Possible errors of the next three functions: NotFound: not written (yet). DataLoss: not a record.
@@ -67,8 +67,8 @@ absl::Status MarkFolderReported(const std::string& folder);
 // Returns whether the coordinator has this rank's exit.
 bool IsFolderReported(const std::string& folder);
 
-// If no shim is running here, writes an exit record and returns true: from then on, no shim can start here. A shim
-// holds the lock of the launch record as long as it runs.
+// If no shim is running here, writes an exit record, unless there is one, and returns true: from then on, no shim can
+// start here. A shim holds the lock of the launch record as long as it runs.
 bool CloseUnlessShimRuns(const std::string& folder);
 
 // All rank folders below `ranks`, ordered by their last change, oldest first.

@@ -8,8 +8,9 @@
 namespace trainyard::agent {
 namespace {
 
-// A user who follows the steps does not notice this delay; everything else is shown by `status` only.
+// Steps and evaluations: a user who follows them does not notice this delay.
 constexpr absl::Duration kStepsInterval = absl::Milliseconds(50);
+// Everything else, which only `status` shows.
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
 constexpr int kPhasesMax = 8;
 // As many as the coordinator records.
@@ -68,8 +69,8 @@ void ReportBuffer::AddCheckpoint(const v1::ScriptCheckpoint& checkpoint) {
   if (unsent_checkpoints_ > 0) --unsent_checkpoints_;
 }
 
-// Every report contains the newest checkpoint. If there are older ones that were not sent, each gets a report of its
-// own after those of the steps, because the coordinator expects checkpoints in order.
+// By default every report contains the newest checkpoint. If several checkpoints were not sent, each gets a report of
+// its own instead, after the reports of steps, because the coordinator expects checkpoints in order.
 void ReportBuffer::TakeCheckpoints(std::vector<v1::RankReport>& reports) {
   const size_t first = std::exchange(unsent_checkpoints_, checkpoints_.size());
   if (checkpoints_.size() - first < 2) return;

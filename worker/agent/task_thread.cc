@@ -42,7 +42,7 @@ void TaskThread::Run(State& state) {
     state.mu.Unlock();
     std::function<void()> done = task();
     state.mu.Lock();
-    // The mutex is held, so the destructor waits until `done` has returned: it may use what outlives the TaskThread.
+    // The mutex is held, so the destructor waits until `done` has returned: `done` may use what outlives this object.
     if (!state.stopping && done) done();
   }
   state.ended = true;

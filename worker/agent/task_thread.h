@@ -4,7 +4,7 @@
 //
 //   bool accepted = disk.Post([path] { return FileExists(path); }, [this](bool exists) { ... });
 //
-// Thread-safe. `done` is called from the thread.
+// Thread-safe. `done` is called from the thread, with a mutex held: it must not call Post of the same TaskThread.
 #pragma once
 
 #include <deque>

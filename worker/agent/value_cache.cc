@@ -31,7 +31,7 @@ absl::Status ValueCache::Check(const TrainerId& id, const std::string& token) co
   }
   // A trainer whose launch record could not be read has no token, so no caller can prove to be that trainer.
   if (token.empty() || at->second != token) {
-    return absl::PermissionDeniedError(absl::StrCat("the token is not the one ", Describe(id), " was started with"));
+    return absl::PermissionDeniedError(absl::StrCat("the token is not that of ", Describe(id)));
   }
   const Group& group = groups_.at(GroupOf(id));
   return group.over.empty() ? absl::OkStatus() : absl::AbortedError(group.over);

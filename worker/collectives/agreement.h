@@ -21,7 +21,7 @@ struct AgreementTerms {
   double loss_sum = 0;
   double request = 0;     // rank 0: number of the newest stop request; other ranks: 0
   double notice = 0;      // 1: this rank was asked to leave (SIGTERM)
-  double needs_save = 0;  // rank 0: 1 if a failed save cancels that request; other ranks: 0
+  double needs_save = 0;  // rank 0: 1 if a failed save cancels the stop request; other ranks: 0
 
   // For the save in progress (save_policy.h).
   double saves_ended = 0;   // 1 if this rank has finished its part

@@ -177,7 +177,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   CollectiveProgress progress() const override { return log_.progress(); }
 
-  // Starts the second half of each operation whose first half has ended, so that this half runs during computation.
+  // Starts the second halves of all-reduces, in order, up to the first one whose first half has not ended. The second
+  // halves then run during computation.
   void AdvanceOperations() override {
     for (const std::shared_ptr<GlooOperation>& operation : all_reduces_by_parts_) {
       if (operation->is_over || operation->next == nullptr) continue;

@@ -34,7 +34,8 @@ const char* TransportName(Transport transport);  // "shared memory"
 Transport ChooseTransport(const std::vector<std::string>& places);
 
 // The place of this process, for ChooseTransport: the host (under the daemon's name for it, so that two daemons on one
-// machine count as two hosts), the boot, and the process-ID namespace: shared memory is found by a process ID.
+// machine count as two hosts), the boot, and the process-ID namespace. A peer finds this process's shared
+// memory by its process ID.
 std::string ThisProcessPlace(absl::string_view host);
 
 // The device on which this rank computes, if not a CPU.

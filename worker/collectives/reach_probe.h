@@ -1,6 +1,6 @@
 // Checks whether a peer's host is alive, with connection attempts that carry no data: a refusal is as good an answer as
 // an acceptance. Probes are independent of each other, whereas a connection with unacknowledged data doubles its wait
-// with each resend: in 12 s it has resent six times, while twelve probes were sent.
+// with each resend: in 12 s it has resent five times, while twelve probes were sent.
 //
 //   ReachProbe probe(connection, port);
 //   once a second: probe.Poll();  if (needs_probes) probe.Send();  ... probe.unanswered() ...

@@ -42,7 +42,7 @@ struct ChunkRange {
 
 struct TokenSummary {
   int64_t num_tokens = 0;
-  int64_t num_documents = 0;  // 0: a stream
+  int64_t num_documents = 0;  // 0 also for a stream whose chunks do not record where documents begin
   int64_t num_records = 0;
   int64_t num_empty_records = 0;
   int64_t num_truncated = 0;     // documents that were cut

@@ -97,7 +97,7 @@ struct TrainConfig {
   uint64_t evaluate_patience = 0;  // evaluations without a lower loss; 0: no limit
   double evaluate_min_delta = 0;
 
-  // Meanings in worker/parallel/data_parallel_options.h; spec_config has checked that sizes and ranks fit.
+  // Meanings in worker/parallel/data_parallel_options.h. The coordinator has checked that sizes and ranks fit.
   struct Parallel {
     std::string strategy = "ddp";  // a name of parallel.data
     int shard = 0;                 // 0: all ranks that the other axes leave
@@ -150,7 +150,7 @@ struct TrainConfig {
   uint64_t checkpoint_every = 0;  // steps; 0: only the last
   uint64_t checkpoint_keep = 3;   // 0: all
   uint64_t checkpoint_keep_every = 0;
-  bool checkpoint_keep_best = false;  // save after each lowest evaluation loss, and keep that checkpoint
+  bool checkpoint_keep_best = false;  // save after each evaluation with the lowest loss so far, and keep that save
   bool allow_data_change = false;
   bool checkpoint_full = false;  // weights are stored whole, in one file
   bool checkpoint_full_optimizer = false;

@@ -173,7 +173,8 @@ class Link : public KeyValueStore {
   // Waits until `sequence` is acknowledged. Returns false if `limit` has passed or the generation has ended before.
   virtual bool AwaitAcknowledged(uint64_t sequence, absl::Duration limit) = 0;
 
-  // Never block. When there are more than limits::kTrainerReports, the oldest are dropped and counted.
+  // Never block. When there are more than limits::kTrainerReports, the oldest are dropped. Steps
+  // that are dropped before they were sent are counted.
   virtual void ReportStep(const StepRecord& record) = 0;
   virtual void ReportEval(const EvalRecord& record) = 0;
   // This rank enters a phase, or the next step in kTrain. The link measures the duration of the previous phase or step

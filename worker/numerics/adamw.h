@@ -63,7 +63,7 @@ class AdamW {
   const std::vector<at::Tensor>& exp_avg() const { return exp_avg_; }
   const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
   uint64_t num_steps() const { return num_steps_; }
-  // The number of updates made so far. A skipped step is not counted, because it draws no random bits.
+  // The number of updates made so far. A skipped step makes no update, so it is not counted.
   void set_num_steps(uint64_t num_steps) { num_steps_ = num_steps; }
 
  private:

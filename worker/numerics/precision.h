@@ -26,7 +26,7 @@ struct Precision {
 
   // Whether the weights used in computation are a copy of the master weights that the optimizer updates.
   bool keeps_masters() const { return master != param; }
-  // Whether the optimizer writes bf16. It has too few bits for most updates; stochastic rounding keeps their mean.
+  // Whether the optimizer writes bf16, which has too few bits for most updates; stochastic rounding keeps their mean.
   bool rounds_stochastically() const { return master == at::kBFloat16 || state == at::kBFloat16; }
 
   std::string ToString() const;  // "bf16 (reduce fp32, output fp32, master fp32, state fp32)", "fp32"

@@ -4,8 +4,8 @@
 //
 //   BeforeBackward(unit)   the gradient of y is ready: the unit's parameters are needed now
 //   OnGradient(parameter)  the gradient of a parameter in this pass is complete
-//   AfterBackward(unit)    the gradient of x is ready, and so are those of the unit's parameters: autograd runs the
-//                          newest ready node first and writes gradients of parameters before anything else
+//   AfterBackward(unit)    the gradient of x is ready, and so are those of the unit's parameters, because autograd runs
+//                          the newest ready node first and writes gradients of parameters before anything else
 //
 // Errors pass through autograd as a UnitError, which Backward and Forward of the strategy catch; nothing else is
 // thrown.

@@ -40,7 +40,7 @@ at::TensorOptions HostMemoryOf(at::Device device);
 std::vector<AdamW::Range> CutIntoTiles(const std::vector<AdamW::Range>& ranges, int64_t tile_elements);
 
 // The number of elements updated at a time where state is offloaded: `tile_elements`, but never more than an eighth of
-// all, because larger tiles would save no memory.
+// all, because the buffers of larger tiles would use much of the memory that offload saves.
 int64_t OffloadedTile(int64_t tile_elements, int64_t all_elements);
 
 // Which tensors of a range are in host memory.
