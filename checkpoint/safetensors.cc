@@ -152,12 +152,12 @@ absl::Status SafetensorsFile::ReadHeader() {
   uint64_t length = LoadLength(whole_);
   if (length > kHeaderBytesMax || whole_.size() == 8 || whole_[8] != '{') {
     return absl::DataLossError(absl::StrCat(path_, " is not a safetensors file: such a file begins with the length of ",
-                                            "its header in 8 bytes and a '{'"));
+                                            "its header (at most ", kHeaderBytesMax, " bytes) in 8 bytes and a '{'"));
   }
   if (length > whole_.size() - 8) {
     return absl::DataLossError(absl::StrCat(path_, ": its first 8 bytes announce a header of ", length,
-                                            " bytes; the file has ", whole_.size(), ", and the limit is ",
-                                            kHeaderBytesMax));
+                                            " bytes, but the file has only ", whole_.size(),
+                                            ": it is incomplete; copy it again"));
   }
   ASSIGN_OR_RETURN(HeaderJson header, ParseHeader(whole_.substr(8, length), path_));
   data_ = whole_.substr(8 + length);

@@ -43,7 +43,8 @@ struct PipelineOptions {
 // The work of one step or evaluation.
 struct PipelineWork {
   std::vector<int64_t> micro_batches;  // that were dealt to this data rank, in order
-  // The largest number that was dealt to any data rank. A rank with fewer takes part in the collectives of the others.
+  // The largest number that was dealt to any data rank. With one stage, a rank with fewer runs empty rounds, in which
+  // it takes part in the collectives of the others.
   int64_t num_rounds = 0;
 };
 

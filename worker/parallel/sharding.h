@@ -35,9 +35,9 @@ struct StateSharding {
 StateSharding ShardingOf(Strategy strategy);
 
 // The mesh of a job whose ranks are all data ranks. If `shard` or `replicate` is 0, `world_size` divided by the other
-// one is used. If both are 0, ddp has {dp_replicate = world_size} and the other strategies have {dp_shard =
-// world_size}, except that hsdp needs one of the two. Fails with InvalidArgument if the product is not `world_size`, or
-// hsdp is given neither.
+// one is used, but ddp, which shards nothing, uses 1 for `shard`. If both are 0, ddp has {dp_replicate = world_size}
+// and the other strategies have {dp_shard = world_size}, except that hsdp needs one of the two. Fails with
+// InvalidArgument if the product is not `world_size`, or hsdp is given neither.
 absl::StatusOr<MeshShape> DataMesh(Strategy strategy, int world_size, int shard = 0, int replicate = 0);
 
 }  // namespace trainyard

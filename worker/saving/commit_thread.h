@@ -1,7 +1,7 @@
 // Turns the parts that all ranks have written into a checkpoint, on rank 0, in the order in which the saves ended:
 // reads the parts, writes the manifest, requests the grant from the coordinator and renames the folder to its final
-// name. Also removes failed saves and old checkpoints. The training loop never waits for the disk, the network file
-// system or the coordinator.
+// name. Also removes failed saves and old checkpoints. The training loop does none of this itself, because the
+// disk, the network file system and the coordinator may be slow.
 //
 // Threads: a thread of its own does this work, and calls the file system and `check_fence`. All methods are called by
 // the loop's thread.

@@ -30,7 +30,7 @@
 
 namespace trainyard {
 
-// Members are destroyed from last to first, because each uses only those above it.
+// The order of the members matters: each uses only those above it, and is destroyed before them.
 struct Rank {
   ~Rank() { abort_switch->Detach(); }
 

@@ -49,8 +49,8 @@ struct TokenCacheUse {
   int64_t num_samples = 0;
 };
 
-// Files that become samples by the same rules: the training data, or the held-out files. Members are destroyed from
-// last to first, because each uses only those above it.
+// Files that become samples by the same rules: the training data, or the held-out files. The order of the members
+// matters: each uses only those above it, and is destroyed before them.
 struct DataSet {
   std::string key;                 // of the job: train.data.text
   std::vector<std::string> paths;  // the value of that key
@@ -86,7 +86,7 @@ struct TokenizeOptions {
   Link* link = nullptr;  // where the phase is reported; null: nowhere
   // Pieces that are tokenized at the same time. Must be the same on all ranks.
   int threads = 1;
-  // Called between pieces; true ends the build with Cancelled, and the chunks that exist stay. Null: never.
+  // Called between rounds of `threads` pieces; true ends the build with Cancelled, and the chunks that exist stay. Null: never.
   std::function<bool()> must_leave = nullptr;
 };
 
