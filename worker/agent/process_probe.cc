@@ -155,7 +155,7 @@ v1::Examination InspectProcess(pid_t pid) {
   std::string waits_in = ReadOrEmpty(pid, "wchan");
   if (!waits_in.empty() && waits_in != "0") examination.add_stack(waits_in);
   examination.set_stack_note(examination.stack_size() > 0 ? "only the innermost function of the kernel can be read"
-                                                          : "the kernel's stack may not be read, or there is none");
+                                                          : "the kernel's stack cannot be read, or is empty");
   return examination;
 }
 

@@ -74,8 +74,8 @@ bool CloseUnlessShimRuns(const std::string& folder);
 // All rank folders below `ranks`, ordered by their last change, oldest first.
 std::vector<TrainerId> ListRankFolders(const std::string& ranks);
 
-// Returns the paths of the daemons' sockets that the trainers of these rank folders dial, except trainers that have
-// ended and are reported.
+// Returns the paths of the daemons' sockets that the trainers of these rank folders dial. Ignores trainers whose exit
+// the coordinator has.
 std::set<std::string> LinksOfTrainers(const std::string& ranks);
 
 struct FolderLimits {

@@ -1,5 +1,5 @@
 // A communicator that also supports point-to-point messages between two members. Sums that travel from place to place
-// use them (place_chain.h).
+// (place_chain.h) and packets over gloo (packet_slots.h) use them.
 //
 // Threads and errors: the same as for Communicator.
 #pragma once

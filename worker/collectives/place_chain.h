@@ -11,7 +11,7 @@
 // sums of 16-bit elements travel in fp32. A place does not sum its own ranks first: that would change the order of the
 // additions, and the last bits could differ.
 //
-// Not thread-safe: used only by the thread of its communicators. Possible errors: those of their operations.
+// Not thread-safe: used only by the thread of its communicator. Possible errors: those of its operations.
 #pragma once
 
 #include <ATen/core/Tensor.h>

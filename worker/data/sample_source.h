@@ -27,7 +27,7 @@ class SampleSource {
   virtual bool separates_documents() const = 0;
   // Writes a sample: target i is the token that follows input i, or kNoTarget. If documents are separate, start i is
   // the position where the document of input i begins; padding after the last document is a document without targets.
-  // REQUIRES: the spans hold length() elements, `starts` none if documents are not separate, and the sample exists.
+  // REQUIRES: the sample exists; the spans hold length() elements, but `starts` is empty if documents are not separate.
   virtual void Read(DataPart part, int64_t sample, absl::Span<int64_t> inputs, absl::Span<int64_t> targets,
                     absl::Span<int64_t> starts) const = 0;
   // The number of targets of a sample that are not kNoTarget.

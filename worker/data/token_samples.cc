@@ -115,7 +115,10 @@ absl::Status TokenSamples::Divide() {
         options_.name, ": every document is one token, so with separate_documents there is nothing to predict"));
   }
   const auto text = [&](int64_t count) {
-    if (!has_documents_) return Plural(static_cast<uint64_t>(count), "token");
+    if (!has_documents_) {
+      return absl::StrCat(Plural(static_cast<uint64_t>(count), "token"),
+                          " (a sample also needs the token that follows it)");
+    }
     return absl::StrCat(Plural(static_cast<uint64_t>(count), "document"),
                         " with a target (truncation has removed all targets of ", summary_.num_without_loss,
                         " documents)");
