@@ -86,7 +86,8 @@ struct TokenizeOptions {
   Link* link = nullptr;  // where the phase is reported; null: nowhere
   // Pieces that are tokenized at the same time. Must be the same on all ranks.
   int threads = 1;
-  // Called between rounds of `threads` pieces; true ends the build with Cancelled, and the chunks that exist stay. Null: never.
+  // Called between rounds of `threads` pieces; true ends the build with Cancelled, and the chunks that exist stay.
+  // Null: never.
   std::function<bool()> must_leave = nullptr;
 };
 
