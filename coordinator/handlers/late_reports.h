@@ -17,7 +17,7 @@ bool ReportsAreMissing(const Job& job);
 // some are missing.
 void StoreLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact);
 
-// Acknowledges all facts of the host up to the first one that waits for reports.
+// Acknowledges the facts of the host that come before the first one that waits for reports.
 void Acknowledge(Turn& turn, Host& host);
 
 // Ends the delay for this job if its reports have arrived or the time of the delay has passed.

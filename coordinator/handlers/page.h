@@ -1,5 +1,6 @@
 // Pages of the lists of the API. A page ends when it has enough items or bytes. A token is the position of the next
-// page in the order of the list, so items that are added or removed meanwhile neither hide nor repeat others. Pure.
+// page in the order of the list, so items that are added or removed meanwhile neither hide nor repeat others. Only the
+// token of GetQueue is a number of entries, because the order of the queue changes. Pure.
 #pragma once
 
 #include <cstddef>

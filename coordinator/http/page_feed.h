@@ -1,8 +1,8 @@
 // The data of the status page as streams of events. Each topic (the jobs, the hosts, the events of the cluster, the
-// totals, one job) is computed once for all of its readers, on a separate thread, and only while it has readers. Lists
-// send everything once, then only the entries that have changed; a reader that is slow gets the newest state of each
-// entry later. A long list is sent in parts, each when its reader accepts more text, so a reader costs a bounded amount
-// of memory however long the list is. Thread-safe.
+// totals, one job) is computed once for all of its readers, on a separate thread, and only while it has readers. The
+// reader of a list gets all entries once, then only those that have changed; a slow reader gets the newest state of
+// each entry later. A long list is sent in parts, each when its reader accepts more text, so a reader costs a bounded
+// amount of memory however long the list is. Thread-safe.
 //
 //   event: info    data: ServerInfo
 //   event: jobs    data: {"reset": true, "items": [Job, ...]}   then   {"items": [Job], "gone": ["JOB_ID"]}

@@ -37,8 +37,8 @@ void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord
 // REQUIRES for the next three functions: all time up to now is accounted for.
 // Called when rank 0 has reported a completed step.
 void StepCompleted(v1::GoodputRecord& ledger);
-// Called when a checkpoint was recorded. `after_ms`: the training time since the step of the checkpoint; 0: that is
-// the newest completed step.
+// Called when a checkpoint was recorded. `after_ms`: the training time since the step of the checkpoint; 0: the
+// checkpoint is of the newest completed step.
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);
 // Called when the generation ended without a save of its last steps: they count as lost, and the time since the last of
 // them counts as detection.
