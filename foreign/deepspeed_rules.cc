@@ -23,7 +23,7 @@ constexpr KeyRule kDeepSpeedRules[] = {
     Sets("wall_clock_breakdown", Form::kFlag, "diagnostics.events", "true: timelines of the ranks"),
     None("memory_breakdown", Form::kFlag, "trainctl validate --memory plans the memory of a rank", "false"),
     None("dump_state", Form::kFlag, "trainctl validate --resolved prints the resolved job", "false"),
-    None("log_level", Form::kText, "logs have a fixed level"),
+    None("log_level", Form::kText, "the log of a trainer has a fixed level"),
     None("vocabulary_size", Form::kWhole, "DeepSpeed only warns of sizes that are not multiples of 8"),
     None("dataloader_drop_last", Form::kFlag, "every step has train.batch.global sequences"),
     None("managed_gradient_accumulation", Form::kFlag, "a job always accumulates on its own", "true"),

@@ -24,7 +24,7 @@ constexpr KeyRule kZeroRules[] = {
     Auto(Sets("zero_optimization.allgather_bucket_size", Form::kWhole, "parallel.gather_bucket_elements",
               "stages 1 and 2; auto is Trainyard's default")),
     Sets("zero_optimization.overlap_comm", Form::kFlag, "parallel.overlap"),
-    None("zero_optimization.load_from_fp32_weights", Form::kFlag, "a job always resumes from the weights in fp32"),
+    None("zero_optimization.load_from_fp32_weights", Form::kFlag, "a job always resumes from its master weights"),
     None("zero_optimization.elastic_checkpoint", Form::kFlag, "a job resumes from a checkpoint of any number of ranks"),
     Refused("zero_optimization.zenflow", Form::kOpaque, "Trainyard has no ZenFlow; remove the block", ""),
     Sets("zero_optimization.sub_group_size", Form::kWhole, "parallel.optimizer_tile_elements"),

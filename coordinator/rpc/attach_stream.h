@@ -1,8 +1,8 @@
 // One Attach stream of a daemon, from its Hello to its end.
 //
 // At most one message of each kind waits to be written: a newer desired state or acknowledgement replaces an older one,
-// and values are references to data that all hosts share. So a slow daemon costs no memory. Kinds are written in the
-// order in which they started to wait. Thread-safe.
+// and values are references to data that all hosts share, so a slow daemon costs little memory. Kinds are written in
+// the order in which they started to wait. Thread-safe.
 #pragma once
 
 #include <grpcpp/server_context.h>
