@@ -6,8 +6,8 @@
 // If a client disconnects before it has its answer, its call is cancelled, as over gRPC: the call has no effect unless
 // the core has begun to handle it.
 //
-// The next message of a stream is read only while few bytes wait for its client (HttpExchange::IsFull), so a slow client
-// slows the stream and uses a bounded amount of memory.
+// The next message of a stream is read only while few bytes wait for its client (HttpExchange::IsFull), so a slow
+// client slows the stream and uses a bounded amount of memory.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
