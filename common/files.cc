@@ -68,7 +68,8 @@ absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t 
 
 absl::Status NotARegularFileError(const std::string& path, mode_t mode) {
   const char* found = S_ISFIFO(mode) ? "a FIFO" : S_ISDIR(mode) ? "a folder" : S_ISSOCK(mode) ? "a socket" : "a device";
-  return absl::FailedPreconditionError(absl::StrCat(path, " is ", found, ", but a file was expected; remove it"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is ", found, ", but a file was expected; name another path, or remove what is there"));
 }
 
 }  // namespace
