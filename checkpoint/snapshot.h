@@ -1,6 +1,6 @@
-// The copy that a rank has made for a save, in a file in shared memory: it outlives the trainer that made it, and
-// hashes detect damage. A rank writes two such files alternately, so that one is complete whenever the trainer is
-// killed; docs/decisions/0006-saves.md describes which process creates and which removes them.
+// The copy that a rank has made for a save, in a file in shared memory. The file outlives the trainer, and its hashes
+// detect damage. A rank writes two such files alternately, so that after the first copy a complete one exists
+// whenever the trainer is killed; docs/decisions/0006-saves.md describes which process creates and which removes them.
 //
 //   header      a page: magic, version, state, job, generation, step, rank, world size, offsets and lengths, and hashes
 //   contents    ranges of tensors, each at a multiple of 64 bytes

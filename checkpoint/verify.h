@@ -1,7 +1,7 @@
 // Verifies a checkpoint and returns every problem, not only the first. Checkpoint::Open uses it, and `trainctl
-// checkpoint verify` prints the problems. The bytes are read, not mapped, so that a file which shrinks meanwhile is a
-// problem and not a SIGBUS; only the header of an intact file is read through a mapping. Stateless and thread-safe; one
-// call uses several threads, one per file at a time.
+// checkpoint verify` prints the problems. The bytes are read, not mapped, so that a file which shrinks meanwhile is
+// reported as a problem and causes no SIGBUS; only the header of an intact file is read through a mapping. Stateless
+// and thread-safe; one call uses several threads, one per file at a time.
 //
 //   ASSIGN_OR_RETURN(VerifiedCheckpoint verified, VerifyCheckpoint(path, {}));
 //   for (const CheckpointProblem& problem : verified.problems) puts(problem.Text(path).c_str());

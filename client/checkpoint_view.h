@@ -15,7 +15,7 @@ namespace trainyard::client {
 struct InspectedEntry {
   RunEntry entry;
   bool verified = false;  // every byte was verified; false: only manifest, names and lengths
-  bool best = false;      // of the checkpoints of its folder it has the lowest evaluation loss
+  bool best = false;      // it has the lowest evaluation loss of the checkpoints in its folder
   VerifiedCheckpoint found = {};
 };
 

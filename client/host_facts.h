@@ -63,8 +63,8 @@ struct HostFacts {
 // Blocks for at most about a minute, if every program hangs; usually for a second.
 HostFacts ReadHostFacts(const HostPlaces& places);
 
-// Reads one of the parts that run in a process of their own, `trainctl env --part NAME`: "gpus", "address" or
-// "folders". Returns one JSON object. Possible errors: InvalidArgument: another name.
+// Reads one of the parts that ReadHostFacts leaves to a separate process, `trainctl env --part NAME`: "gpus", "address"
+// or "folders". Returns one JSON object. Possible errors: InvalidArgument: another name.
 absl::StatusOr<nlohmann::ordered_json> ReadHostPart(const std::string& part, const std::string& coordinator);
 
 // Sets the facts that /proc/cpuinfo has. Pure.

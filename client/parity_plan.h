@@ -1,5 +1,5 @@
 // The runs of `trainctl parity`: a job in one process, and the same job under every strategy and division of the model,
-// each with the smallest number of ranks with which it has an effect. Pure.
+// each with the smallest number of ranks with which this strategy or division has an effect. Pure.
 #pragma once
 
 #include <cstdint>

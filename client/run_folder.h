@@ -33,10 +33,10 @@ absl::Status CheckRunFolder(const std::string& path, bool resume);
 
 // Chooses the folder of a job before it is submitted: with `request->resume` and without checkpoint.dir, the newest run
 // of its name; then calls CheckRunFolder. Describes the choice, or a fresh start, in `notice`. `on_this_machine`: the
-// job's hosts see the same files as this process, so a folder without a checkpoint cannot be resumed. Possible errors:
-// those of CheckRunFolder; FailedPrecondition: there is nothing to resume and a fresh start is not allowed;
-// InvalidArgument: the job to resume is a probe or a command, or the run folder would be made in a working directory
-// whose path is not plain text (plain_text.h).
+// job's hosts see the same files as this process, so this function can refuse to resume a folder without a checkpoint.
+// Possible errors: those of CheckRunFolder; FailedPrecondition: there is nothing to resume and a fresh start is not
+// allowed; InvalidArgument: the job to resume is a probe or a command, or the run folder would be made in a working
+// directory whose path is not plain text (plain_text.h).
 absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* notice);
 
 // Checks that `path` contains a checkpoint. Possible errors: FailedPrecondition: it does not; the message suggests a

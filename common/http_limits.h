@@ -20,7 +20,8 @@ inline constexpr size_t kHttpBodiesBytes = 32 << 20;
 inline constexpr size_t kHttpBytesPerSecond = 64 << 10;
 // A handler must have answered within this time: longer than the longest deadline of a call.
 inline constexpr absl::Duration kHttpAnswerWait = absl::Seconds(75);
-// The bytes that wait for the reader of a stream before its handler must wait, and the reader's time for one text.
+// The bytes that wait for the reader of a stream before the stream's handler must wait, and the reader's time for one
+// text.
 inline constexpr size_t kHttpStreamBytes = 256 << 10;
 inline constexpr absl::Duration kHttpReaderWait = absl::Seconds(20);
 // A quiet stream sends a comment this often, so that its reader notices a lost connection.

@@ -104,7 +104,7 @@ static_assert(kOldestProtocol <= kProtocol);
 inline constexpr uint64_t kTokenizerFileBytes = 128 << 20;
 inline constexpr size_t kAddedTokens = 1 << 20;
 inline constexpr size_t kAddedTokenBytes = 1 << 10;
-inline constexpr size_t kTokenizerSteps = 64;  // of a Sequence in tokenizer.json, with nested ones
+inline constexpr size_t kTokenizerSteps = 64;  // of a Sequence in tokenizer.json, including nested ones
 inline constexpr size_t kTokenizerPatternBytes = 16 << 10;
 // The steps and the heap of one search of a pattern in a text. A search that needs more fails.
 inline constexpr uint32_t kPatternSteps = 100'000'000;
