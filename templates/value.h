@@ -1,5 +1,5 @@
-// The values of a template: those of Python that chat templates can have. Values are immutable except namespaces (and
-// the position of a generator), so copies share their content.
+// The values of a template: those of Python that chat templates can have. Values are immutable, so copies share their
+// content. Exceptions are namespaces, loops and the position of a generator.
 //
 // Not thread-safe: a value belongs to one rendering.
 #pragma once
@@ -64,7 +64,7 @@ class Value {
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
   bool is_sequence() const { return kind_ >= Kind::kList && kind_ <= Kind::kGenerator; }
-  // Whether the value may be stored in another one: None, a number, a text, or a list or dictionary of such values.
+  // Whether the value may be stored in another one: every value but a namespace, loop, macro or function.
   bool is_data() const { return kind_ <= Kind::kDict; }
   bool is_number() const { return kind_ >= Kind::kBool && kind_ <= Kind::kFloat; }
   bool is_whole() const { return kind_ == Kind::kBool || kind_ == Kind::kInteger; }

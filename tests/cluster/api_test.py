@@ -46,7 +46,7 @@ def refusal(cluster, method, stub=None, /, **fields):
 
 
 NO_JOB = {"job_id": "nosuchjob"}
-VALID = {  # the fields of a request that is valid, but names nothing that exists
+VALID = {  # the fields of a request in which no value is wrong, but the named job or host does not exist
     "Submit": {}, "Get": NO_JOB, "List": {}, "Watch": NO_JOB, "Cancel": NO_JOB, "FindJobs": {"text": "nosuchjob"},
     "Logs": NO_JOB, "GetServerInfo": {}, "Restart": NO_JOB, "Pause": NO_JOB, "Save": NO_JOB, "Resume": NO_JOB,
     "SetPriority": {**NO_JOB, "priority": 1}, "GetQueue": {},

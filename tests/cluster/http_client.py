@@ -1,4 +1,4 @@
-"""A client of the coordinator's HTTP port with nothing but Python's own library: calls, lines and streams of events."""
+"""A client of the coordinator's HTTP port with only Python's standard library: calls, lines and streams of events."""
 
 import http.client
 import json

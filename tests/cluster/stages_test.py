@@ -26,8 +26,8 @@ STOPPED = {"both"}
 
 
 def marked(layouts):
-    """Returns the parameters for the keys of `layouts`, which are layouts, or layouts with a rank. A key is marked long
-    if its value is false: ./dev test does not run it."""
+    """Returns the test parameters for the keys of `layouts`: names of layouts, or pairs of a layout and a rank. A key
+    whose value is false is marked long, so ./dev test does not run it."""
     return [pytest.param(*key if isinstance(key, tuple) else (key,), marks=() if is_short else pytest.mark.long)
             for key, is_short in layouts.items()]
 

@@ -83,7 +83,7 @@ def launch(folder, *arguments, expect=0):
 
 
 def accelerate(folder, *arguments):
-    """Port 0 requests a free port: other tests on this machine may use the default one."""
+    """Runs `accelerate launch`. Port 0 requests a free port, because other tests may use the default one."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, check=True)
 

@@ -38,7 +38,7 @@ def test_a_command_that_fails_ends_the_measurement(tmp_path):
 
 
 @pytest.mark.long
-def test_the_command_measures_both_sides():
+def test_the_command_measures_the_requested_rows():
     done = subprocess.run([sys.executable, BENCH / "launch.py", "overhead", "restart", "--pairs", "1", "--json"],
                           capture_output=True, text=True, timeout=300, check=True)
 

@@ -1,5 +1,5 @@
-// Communicators in which one rank is late for one operation of each step: the first in step 1, the second in step 2,
-// and so on; and channels that are late at random. Results must not depend on which rank waits for which.
+// Communicators in which one rank is late for one operation of each step: for the first operation in step 1, for the
+// second in step 2, and so on. Also channels that are late at random. Results must not depend on which rank waits.
 #pragma once
 
 #include <chrono>

@@ -61,8 +61,8 @@ class RankPool {
   explicit RankPool(int size) : size_(size) {}
   ~RankPool() { Stop(); }
 
-  // Returns the result of each rank's main, by rank. Possible errors: the error of the first rank that failed; Internal
-  // if a rank crashed; DeadlineExceeded. After any of them new processes are started.
+  // Returns the result of each rank's main, by rank. Possible errors: Internal with the error of the first rank that
+  // failed or crashed; DeadlineExceeded. After either of them, the next case starts new processes.
   absl::StatusOr<std::vector<std::string>> Run(const PoolCase& pool_case);
 
  private:

@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<TrainingRank>> MakeTrainingRank(const PoolRank& r
     EnlargeFrozen(training, *made->model);
   }
   ParallelOptions options = training.options();
-  // As in the trainer: the micro-batches of a pipeline are in flight together.
+  // As in the trainer, a pipeline does not reduce each micro-batch, because several are in flight together.
   options.data.reduce_every_micro_batch = options.data.reduce_every_micro_batch && stages == 1;
   ASSIGN_OR_RETURN(made->strategy, Parallelize(*made->model, mesh, made->groups.communicators(), options));
   const PipelineOptions pipeline{

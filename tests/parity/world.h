@@ -31,7 +31,8 @@ class World {
   // The folder that the ranks share. Tests may use files in it as signals.
   const std::string& folder() const { return folder_; }
 
-  // The result of `rank`, after its process has exited. Possible errors: the rank's error; Internal if it crashed.
+  // The result of `rank`, after its process has exited. Possible errors: Internal. A rank that fails without crashing
+  // prints its own error.
   absl::StatusOr<std::string> ResultOf(int rank);
 
   // The results of all ranks, or the first error.

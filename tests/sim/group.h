@@ -74,12 +74,12 @@ class Group : public std::enable_shared_from_this<Group> {
   void TryStep();
   void AfterStep();
   void BeginSave();
-  // `stopped`: the group ends before its last step. `begun`: the save before the end has begun. `unsaved`: as in
-  // TrainerFinished.
+  // `stopped`: the group ends before its last step. `begun`: the save before the end has begun.
   void SaveThenEnd(bool stopped, bool begun);
   // The last save has failed: retries it, because the ranks still have the state.
   void RetryLastSave();
   bool LastSaveFailed();
+  // `unsaved`: as in TrainerFinished.
   void EndAll(bool stopped, const std::string& unsaved = "");
   // Returns whether the ranks have been disconnected for so long that their connections break.
   bool WaitWhileCut(bool connected);

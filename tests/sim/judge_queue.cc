@@ -9,8 +9,8 @@
 namespace trainyard::sim {
 namespace {
 
-// Allows for the second between the times at which the coordinator marks jobs that have waited for long, and for its
-// clock, which differs from that of the world.
+// The coordinator marks jobs that have waited for long only once per second, and its clock differs from that of the
+// world.
 constexpr absl::Duration kMargin = absl::Seconds(4);
 // In a healthy world a job is served by preemption within this time after the longest protection: it covers a stop with
 // its save, and the start of a group.

@@ -1,6 +1,7 @@
-// trainyard-sim: runs simulated clusters by seed, from a file, or for a long time under packet loss. Exit code 1: an
-// invariant was broken; then the program prints the seed, the command that repeats it, and a trace of a reduced
-// scenario that breaks the same invariant.
+// trainyard-sim: runs simulated clusters by seed, from a file, or for a long time under packet loss. If a seed breaks
+// an invariant, the program prints the seed, the command that repeats it, and a trace of a reduced scenario that breaks
+// the same invariant. Exit code: 0 for success, 1 for a failure, 2 for wrong usage or a file that cannot be read. With
+// --shrink-to, success means that a seed broke an invariant and that the reduced scenario was written to the file.
 //
 //   trainyard-sim --first 1 --seeds 300
 //   trainyard-sim --first 42 --trace

@@ -35,7 +35,7 @@ enum class Mutation {
   kUseOthers,          // a job that must start from scratch resumes from another job's checkpoint
   kClaimSaved,         // rank 0 reports that the last step is saved although it is not
   kForgeStopped,       // a rank that is not stopped is reported as stopped
-  kIgnoreHangs,        // a hang is only logged
+  kIgnoreHangs,        // a hang is reported, but does not end the generation
   kForgetTensor,       // a job is placed as if it had no tensor groups
   kForgetMinRanks,     // an elastic job is placed as if it worked with any number of ranks
   kGrowAtOnce,         // an elastic job gets more ranks without waiting

@@ -61,7 +61,7 @@ class Network {
   absl::Duration Delay();
   // The delay that lost and resent packets add to a message of the host.
   absl::Duration ResendDelay(const Machine& machine, absl::Duration max_delay);
-  // When the coordinator's process last received something from the host.
+  // When the coordinator's process last received a message, other than a hello, on a stream that the daemon still uses.
   absl::Time LastContact(const std::string& host) const;
 
  private:

@@ -18,7 +18,7 @@ enum class FaultKind {
   kPauseCoordinator,  // SIGSTOP, then SIGCONT
   kSlowStore,         // every commit takes long
   kFullStore,         // no commit is accepted
-  kStepClock,         // the coordinator's clock is set
+  kStepClock,         // the coordinator's wall clock is set, with effect at its next start
   kCrashDaemon,
   kKillHost,  // a host dies with all its processes, and comes back with its disk
   kCrashTrainer,

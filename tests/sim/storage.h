@@ -90,7 +90,8 @@ class Storage {
     at->second.manifest = true;
     return true;
   }
-  // Renames a partial save to a checkpoint, unless the step has one. Returns false if the partial was removed.
+  // Renames a partial save to a checkpoint. If the step already has a checkpoint, that one stays, and the partial save
+  // is removed. Returns false if the partial save does not exist.
   bool GiveName(const JobId& job, Writer writer, uint64_t step) {
     RunFolder& folder = Folder(job);
     auto at = folder.partials.find({step, writer});

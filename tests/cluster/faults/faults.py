@@ -3,8 +3,8 @@
     FAULTS["stop"](cluster, "daemon", hold)
 
 Targets are "coordinator", "daemon" (the one of host b), "shim" (of the rank on host b) and "all" (both daemons and the
-coordinator). A fault lasts until `hold()` returns; killed programs are restarted after a second. Nothing else here
-waits for a fixed time.
+coordinator). A fault lasts until `hold()` returns. The exception is `kill`, which does not call it: killed daemons and
+coordinators are restarted after a second. Nothing else here waits for a fixed time.
 """
 
 import errno

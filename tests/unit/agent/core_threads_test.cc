@@ -21,7 +21,7 @@ TEST(AgentCore, DesiredThreads_OverrideTheHostsShare) {
 }
 
 // The host has 2 slots and 8 cores.
-TEST(AgentCore, RanksOwnTheCores_IfTheyUseAllSlotsAndHaveNoMoreThreads) {
+TEST(AgentCore, RanksOwnTheCores_IfTheyUseAllSlotsAndHaveNoMoreThreadsThanCores) {
   const std::tuple<uint32_t, uint32_t, bool> cases[] = {{2, 4, true}, {2, 5, false}, {1, 1, false}};
   for (const auto& [local_ranks, threads, owns_cores] : cases) {
     CoreDriver driver;
