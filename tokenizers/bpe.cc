@@ -153,7 +153,7 @@ bool Bpe::NothingJoinsAfter(uint32_t code) const {
 bool Bpe::SizeIsAllowed(size_t size, Scratch& scratch) const {
   if (size <= limits::kTokenizerWordBytes) return true;
   scratch.status = absl::ResourceExhaustedError(
-      absl::StrCat("the text has ", size, " bytes without a place where words end; expected at most ",
+      absl::StrCat("the text has ", size, " bytes or characters in a row in which no word ends; expected at most ",
                    limits::kTokenizerWordBytes, ": split it into documents"));
   return false;
 }

@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> OpenSentencePieceModel(a
         " with the tokenizer_config.json next to it: ", JoinFirst(problems, kProblemsInFolder, "; ", "; ", "problem"),
         "; let transformers write a tokenizer.json: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"));
   }
-  // The hash covers everything that is used from the configuration.
+  // The hash covers everything in the configuration that affects the tokens of a text.
   std::string described = absl::StrCat(HashHex(file), static_cast<int>(settings.prefix));
   for (const AddedToken& token : settings.added) {
     absl::StrAppend(&described, "\n", token.id, " ", token.single_word, token.lstrip, token.rstrip, token.normalized,

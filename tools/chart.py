@@ -6,7 +6,8 @@
     chart.py --output FOLDER    also packages the chart: FOLDER/trainyard-VERSION.tgz
     chart.py --render           for tests: renders each request from standard input; see `answer`
 
-These files are what the chart renders with its defaults for the release `trainyard`, without the lines for Helm alone.
+The files of RENDERED are what the chart renders for the release `trainyard` with VALUES in addition to its defaults,
+without the lines for Helm alone.
 """
 
 import argparse

@@ -166,7 +166,7 @@ def daemons_page(schema):
 
 
 def comment_block(text):
-    """Keeps the lists of errors in a comment as they are written; other lines become paragraphs."""
+    """Turns the lists of errors in a comment into lists of Markdown, and keeps all other lines."""
     lines = [line[1:] if line.startswith(" ") else line for line in text.rstrip().split("\n")]
     out = []
     for line in lines:

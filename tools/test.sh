@@ -124,7 +124,8 @@ TEXT
     mkdir -p "$results"
   fi
   if [[ $kind != python && $kind != all ]]; then
-    # Leaves out the tests that simulate CPUs with fewer features, which only --all and filters include.
+    # Leaves out most of the tests that run as on CPUs with fewer features (tests/CMakeLists.txt). Only --all and
+    # filters that name these tests include them.
     local rest=(-LE '^fewer_cpu_features$')
     [[ $filter == *.avx2* || $filter == *.none* ]] && rest=()
     run_ctest "$results" "$folder" "$filter" "${rest[@]}" || code=1

@@ -289,7 +289,8 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   CheckName(config.name, &problems);
   if (config.state.size() > kStateBytesMax) {
     problems.push_back(
-        absl::StrCat("state: a path of ", config.state.size(), " bytes is longer than ", kStateBytesMax));
+        absl::StrCat("state: the path ", config.state, " has ", config.state.size(), " bytes; expected at most ",
+                     kStateBytesMax, ": give a shorter path with --state"));
   }
   CheckDescriptor("--lifeline-fd", config.lifeline_fd, &problems);
   CheckDescriptor("--ready-fd", config.ready_fd, &problems);

@@ -28,7 +28,7 @@ struct Config {
   bool metrics_may_use_free_port = false;
   bool health_may_use_free_port = false;
   std::string snapshots;  // a folder in a file system in memory, such as /dev/shm; empty: none
-  std::vector<std::pair<std::string, std::string>> labels;  // key and value of each --label
+  std::vector<std::pair<std::string, std::string>> labels;  // key and value of each label
   LoggingOptions logging;
   std::string programs;  // the daemon's own folder, which also contains trainyard-shim and trainyard-trainer
 

@@ -28,8 +28,9 @@ void Core::On(DesiredStateReceived event) {
 
   std::set<TrainerId> wanted;
   for (const v1::DesiredTrainer& trainer : desired.trainers()) wanted.insert(FromProto(trainer.key()));
-  // If nothing is desired and no trainer exists here, the trainers of the previous desired state were never started,
-  // and the coordinator may be waiting to learn that: report the revision without waiting for the next heartbeat.
+  // If nothing is desired and no trainer exists here, the coordinator may be waiting to learn that the trainers of an
+  // earlier desired state, which did not arrive here, were never started: report the revision without waiting for the
+  // next heartbeat.
   report_applied_now_ = report_applied_now_ || (wanted.empty() && trainers_.empty());
   const std::set<std::string> unknown_jobs(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
   DropTrainers(wanted, unknown_jobs);

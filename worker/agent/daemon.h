@@ -116,7 +116,7 @@ class Daemon {
   bool removes_snapshots_ = false;  // at the end
   bool measures_memory_ = false;    // a measurement of the memory of ranks is under way
 
-  // In the order of their dependencies: later ones call earlier ones, and all of them post events.
+  // In the order of their dependencies: later parts use earlier ones. Only the relay uses a later one, `session_`.
   ValueCache cache_;
   WorkerMetrics metrics_;
   std::unique_ptr<MetricsEndpoint> endpoint_;

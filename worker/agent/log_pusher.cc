@@ -76,7 +76,7 @@ class LogPusher::Push {
   void Run();
   void NoteChange(bool& what);
   void FindSources();
-  // The next six functions return false if the coordinator accepts no more output.
+  // The next seven functions return false if the coordinator accepts no more output.
   bool SendStoredOutput();
   bool Follow();
   bool SendNewLines(Source& source);

@@ -94,7 +94,7 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
   FAIL() << "the grant was never sent";
 }
 
-TEST(CoreSaves, NamedSave_RemovesItsGrant_AndASaveWithOtherContentsIsNotRecorded) {
+TEST(CoreSaves, RecordedSave_RemovesItsGrant_AndASaveWithOtherContentsIsNotRecorded) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
@@ -124,7 +124,7 @@ TEST(CoreSaves, ReadySaveOfAFencedGeneration_ChangesNothing) {
   EXPECT_EQ(one.Get().checkpoints_size(), 0);
 }
 
-TEST(CoreSaves, GrantedSaveWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfThatGenerationResumesFromIt) {
+TEST(CoreSaves, GrantedSaveThatWasNotRenamed_IsOfferedToTheNextGeneration_AndRecordedIfThatGenerationResumesFromIt) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
@@ -134,7 +134,7 @@ TEST(CoreSaves, GrantedSaveWithoutAName_IsOfferedToTheNextGeneration_AndRecorded
   one.host.Apply(false);
 
   EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
-  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "a recorded save certainly has its name";
+  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "a recorded save certainly has its final name";
   one.RestartCoordinator();
   EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
   one.host.Restored(Key(kJob, 2, 0), 5, "a");
@@ -406,7 +406,7 @@ TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore)
       Contains(HasSubstr("rank 0 on w1 exited before its last checkpoint, which is complete, was renamed to its "
                          "final name")));
 
-  // The next group gives the save its name and has nothing else to do.
+  // The next group renames the save to its final name and has nothing else to do.
   one.host.Apply();
   one.host.Restored(Key(kJob, 2, 0), 10, "a");
   BringToRunning(one.harness, one.host, kJob, 11);

@@ -125,7 +125,7 @@ TEST_F(LastSaveTest, RankThatMustLeave_EndsTheRetries) {
   EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).unsaved, "") << "the next generation saves this step";
 }
 
-TEST_F(LastSaveTest, CheckpointThatCannotBeNamed_IsSavedAgain) {
+TEST_F(LastSaveTest, CheckpointThatCannotBeRenamed_IsSavedAgain) {
   FakeLink link;
   InterferingDisk disk;
   disk.refused_renames = 2;

@@ -262,9 +262,9 @@ TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_TwoCheckpointsStayComplete_AndA
   EXPECT_TRUE(failed[0].withdrawn);
   EXPECT_EQ(commits->num_failed(), 0u) << "no commit failed, so none is retried";
   EXPECT_THAT(Names(), ElementsAre("step-00000006.g2.partial", "step-00000007.g2.partial"));
-  EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "a checkpoint that only lacks its name";
+  EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "a checkpoint that only lacks its final name";
 
-  // At the end of a job the wait is limited.
+  // At the end of a job, complete checkpoints get their final names without a grant.
   EXPECT_TRUE(commits->Drain(absl::InfiniteDuration(), /*without_grant=*/true));
   EXPECT_THAT(Names(), ElementsAre("step-00000006", "step-00000007"));
   EXPECT_THAT(link_.FactsOf<SavedFact>(), SizeIs(2));

@@ -282,7 +282,7 @@ TEST_F(SavesTest, FilesOfARun_AreReadableByTheirOwnerOnlyAndAnExistingFolderIsUn
 }
 
 // A later generation could resume from these snapshots if the rank was killed.
-TEST_F(SavesTest, SnapshotsAreWholeBeforeTheCheckpointIsNamed_AndRemovedWhenTheRankIsDone) {
+TEST_F(SavesTest, SnapshotsAreWholeBeforeTheCheckpointIsRenamed_AndRemovedWhenTheRankIsDone) {
   TemporaryFolder memory;
   StartOrder order = Order("run", 6);
   order.snapshot_folder = memory.path();
