@@ -69,7 +69,7 @@ def test_the_formulas_equal_those_of_transformers():
      {"num_decay_steps": 2, "decay_type": "1-sqrt"}),
 ])
 def test_the_steps_of_a_run_have_the_rates_of_transformers(cluster, tmp_path, ranks, schedule, name, arguments):
-    """Four micro-batches are accumulated in each step: a step of the optimizer is a step of the schedule."""
+    """Each step accumulates four micro-batches, and the schedule counts steps of the optimizer, not micro-batches."""
     run = tmp_path / "run"
     job = cluster.write_job(train__steps=11, train__batch={"global": 8, "micro": 2 if ranks == 1 else 1},
                             train__optimizer={"lr": 5e-5}, train__schedule={"formula": "transformers", **schedule},

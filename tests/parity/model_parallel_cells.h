@@ -11,8 +11,8 @@
 
 namespace trainyard {
 
-// The micro-batches of a step on each data rank: one, which is fewer than there are stages; a number that differs
-// between data ranks and is no multiple of the stages; eight, so that a pipeline is full for some time.
+// The micro-batches of a step on each data rank: one, which is fewer than a pipeline has stages; three, or with several
+// data ranks three on the first and two on the others; eight, so that a pipeline is full for some time.
 enum class CellMicroBatches { kOne, kUneven, kEight };
 
 struct ModelParallelCell {

@@ -204,7 +204,7 @@ void World::ExpectHang(Trainer& trainer) {
   });
 }
 
-// Whether only faults of single trainers, but no other fault and no request, can affect a decision in this period.
+// Whether no request, and no fault except those of single trainers, can affect a decision in this period.
 bool World::IsQuiet(absl::Time from, absl::Time until) const {
   if (scenario.loss > 0) return false;
   const auto overlaps = [&](absl::Duration at, absl::Duration lasts) {

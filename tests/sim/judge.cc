@@ -20,8 +20,8 @@ const absl::Duration kMinForming = kFormingPatience - absl::Milliseconds(300);
 // A scenario has 2 watchers per job (operators.cc). If a job has more than this limit, the coordinator has not
 // forgotten disconnected ones.
 constexpr size_t kWatchersMax = 4;
-// For this reason a job may fail although it has restarts left: a host cannot start its trainer and no other host can
-// run the job, or its last save has failed permanently (policy/recovery).
+// A job whose reason contains this text may fail although it has restarts left: a host cannot start its trainer and no
+// other host can run the job, or its last save has failed permanently (policy/recovery).
 constexpr char kNoSpace[] = "No space left";
 // The text of policy/hang for a rank that is not known to be stopped.
 constexpr char kSilent[] = " sent no report for ";

@@ -194,7 +194,7 @@ void Trainer::ReportSaved(uint64_t step) {
   CommitNext();
 }
 
-// The other ranks have exited; rank 0 waits until the last save has its name.
+// The other ranks finish at once; rank 0 waits until the last save has its name.
 void Trainer::FinishNamed(uint64_t step, bool stopped) {
   SetPhase("leaving");
   FinishWhenNamed(step, stopped, world_.engine.now());

@@ -294,7 +294,7 @@ absl::StatusOr<absl::Duration> TimeToReturnAfterAbort(const TransportCase& test_
       }
       return false;
     };
-    // Ranks 0 and 1 must have finished their first common operation.
+    // Once ranks 0 to 2 wait, ranks 0 and 1 finish their first common operation within the sleep below.
     while (num_returned == 0 && (num_joined < 4 || !waits(0) || !waits(1) || !waits(2))) {
       absl::SleepFor(absl::Milliseconds(1));
     }

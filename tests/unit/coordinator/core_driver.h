@@ -118,7 +118,7 @@ class Harness {
     }
     return v1::HostStatus();
   }
-  // The events that were published for the whole cluster.
+  // The texts of all notices of the cluster.
   std::vector<std::string> ClusterNotices() {
     std::vector<std::string> notices;
     for (const EventPtr& event : core->state().cluster.durable()) {
