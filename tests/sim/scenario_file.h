@@ -5,6 +5,11 @@
 //   seed 50749                                   seed of the random choices in the models
 //   mutation start-twice                         a planted bug; `breaks` names the violated invariant
 //   faults-end 45s
+//   coordinator-drift 0.0003
+//   loss 0.25                                    the share of every host's packets that is lost
+//   extra-time 20m
+//   queue overtake=10m min-run=5s preemption
+//   namespace research slots=2 weight-milli=500
 //   host slots=2 offset=-3.5s drift=0.0005
 //   job 1 at=2s ranks=3 steps=38 step=640ms save=11 evaluate=0 restarts=1000
 //   job 2 at=2s ranks=8 steps=38 step=640ms stages=2 tensor=2    a divided model, in two copies
@@ -17,7 +22,8 @@
 //   expect no-log "is lost"
 //   breaks rank-once
 //
-// Hosts, jobs and faults have the defaults of scenario.h. Without `breaks`, every invariant must hold.
+// A job may also have folder-of=, priority= and namespace=. What a line leaves out has the default of scenario.h. Without
+// `breaks`, every invariant must hold.
 #pragma once
 
 #include <string>
