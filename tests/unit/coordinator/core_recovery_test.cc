@@ -47,7 +47,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
   one.host.Finish(Key(kJob, 2, 0), 10);
   one.host.Finish(Key(kJob, 2, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
-  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "step 5 was made twice and reported once";
+  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "step 5 was made twice and is published once";
   EXPECT_EQ(one.host.desired().jobs_size(), 0);
 }
 
@@ -270,7 +270,7 @@ TEST(CoreFencing, HostWithTrainersOfAnotherCluster_IsNotOrderedToEndThem) {
   EXPECT_FALSE(host.refused()) << "an idle daemon may change its cluster";
 }
 
-TEST(CoreFencing, WrongProtocol_IsRefusedWithTheVersionToInstall) {
+TEST(CoreFencing, WrongProtocol_IsRefused) {
   Harness harness;
   AttachHost attach{harness.NewSession(), {}, "peer"};
   attach.hello.set_protocol(limits::kProtocol + 1);

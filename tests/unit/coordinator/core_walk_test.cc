@@ -1,7 +1,7 @@
 // A seeded random walk: jobs are submitted and end; hosts attach, detach, disconnect and come back; trainers start,
 // finish and crash; operators pause and restart jobs, and drain hosts or give them up; the coordinator is restarted
-// from its records. After each event every invariant must hold. At the end the faults stop, and every job must reach a
-// final state.
+// from its records. After each event every invariant must hold. At the end the faults stop, and every job for which the
+// hosts have enough slots must reach a final state.
 //
 // The test prints a failing seed; TRAINYARD_WALK_SEED=N runs only that seed.
 #include <cstdlib>

@@ -142,7 +142,7 @@ class FakeHost {
     ReportFact(key, std::move(fact));
     Exit(key, 0);
   }
-  // The evaluation loss does not fall any more. Rank 0 has saved the step.
+  // The job ends early, because the evaluation loss does not fall any more. Saves nothing: call Save before.
   void EndEarly(const v1::TrainerKey& key, uint64_t step, const std::string& why) {
     v1::Fact fact;
     fact.mutable_finished()->set_step(step);

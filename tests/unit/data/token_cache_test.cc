@@ -106,7 +106,7 @@ TEST_F(TokenCacheTest, TheRoot_IsNextToTheRunFolder) {
   }
 }
 
-TEST_F(TokenCacheTest, EveryDamagedChunk_IsRefused) {
+TEST_F(TokenCacheTest, EveryDamagedByte_IsFoundByTheHash_AndInvalidStructureIsRefused) {
   TokenChunkWriter writer(100, ChunkKind::kDocuments);
   for (int i = 0; i < 5; ++i) writer.AddDocument({1, 2, 3, 4}, {false, true, true, false});
   const std::string good = writer.Finish();

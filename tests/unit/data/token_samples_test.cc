@@ -222,7 +222,7 @@ TEST_F(TokenSamplesTest, TooLittleData_IsRefusedWithWhatToDo) {
               HasSubstr("the part for evaluation has 0 documents with a target"));
 }
 
-TEST_F(TokenSamplesTest, AChunkOfAnotherVocabularyOrDamaged_IsRefusedByName) {
+TEST_F(TokenSamplesTest, AChunkOfAnotherVocabulary_IsRefusedByName) {
   TokenChunkWriter writer(2000, ChunkKind::kDocuments);
   writer.AddDocument({1, 2}, {false, true});
   Publish(writer);

@@ -1,5 +1,5 @@
 // Every strategy with threads as ranks, over shared memory: the results must be those of one rank that does all work,
-// the memory and the collectives those of the plan, and every layout must load the state of every other layout.
+// the memory and the collectives those of the plan, and other layouts must load the state that an FSDP job has saved.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -300,7 +300,7 @@ TEST(Strategies, FrozenParametersDoNotChange) {
   }
 }
 
-TEST(Strategies, EveryLayoutLoadsTheStateOfEveryOther) {
+TEST(Strategies, OtherLayoutsLoadTheStateOfAnFsdpJob) {
   Case first{"fsdp", OptionsOf(Strategy::kFsdp), 2, 1, 3, 2};
   Case whole = OnOneRank(first);
   whole.steps = 2;
@@ -423,7 +423,7 @@ TEST(Policies, SendTheReduceType) {
   }
 }
 
-TEST(Policies, StateSavedUnderMastersLoadsInEveryLayout) {
+TEST(Policies, StateSavedUnderMastersLoadsInOtherLayouts) {
   const Precision bf16 = *ParsePrecision("bf16");
   Case first{"saved", {.data = {.strategy = Strategy::kFsdp, .precision = bf16}}, 2, 1, 2, 2};
   first.type = at::kFloat;

@@ -1,5 +1,5 @@
-// Saves and loads of models that are divided into parts: every layout of stages, tensor ranks and data ranks reads what
-// any other one wrote, and a save compares the copies that several ranks hold.
+// Saves and loads of models that are divided into parts: other layouts of stages, tensor ranks and data ranks read what
+// one layout wrote, and a save compares the copies that several ranks hold.
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -254,7 +254,7 @@ class PartsTest : public testing::TestWithParam<const ModelSizes*> {
   TemporaryFolder folder_;
 };
 
-TEST_P(PartsTest, EveryLayout_ReadsWhatAnyOtherWrote) {
+TEST_P(PartsTest, SaveOfEachLayout_IsReadByOtherLayouts) {
   const std::vector<Layout> layouts = LayoutsOf(*GetParam());
   for (size_t from = 0; from < layouts.size(); ++from) {
     const std::string folder = folder_ / absl::StrCat("saved-", from);

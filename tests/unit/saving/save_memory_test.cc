@@ -194,8 +194,8 @@ TEST_F(SaveMemoryTest, OlderGenerations_AreRemovedInTheBackground) {
   EXPECT_THAT(ListSnapshots(memory_.path(), "k3vq7a2p"), SizeIs(2));
 }
 
-// Whenever the process is killed, one of the two buffers holds the newest step that was reported, and a buffer that is
-// marked as whole is whole.
+// Whenever the process is killed, one of the two buffers holds the newest step that was reported or the step after it,
+// and a buffer that is marked as whole is whole.
 TEST_F(SaveMemoryTest, ProcessKilledAtAnyTime_KeepsTheNewestWholeSnapshot) {
   for (int kill_after = 1; kill_after <= 40; ++kill_after) {
     int progress[2];

@@ -140,7 +140,7 @@ class BadInputTest : public SmallJobTest {
   }
 };
 
-// From step 3 on, the loss of rank 1's second micro-batch of three is NaN. It is micro-batch 3 of the step, from 0.
+// From step 3 on, the loss of rank 1's second micro-batch of three is NaN: micro-batch 3 of the step, counted from 0.
 TEST_F(BadInputTest, LossThatIsNotFiniteOnOneRank_SkipsTheUpdateOnAllRanksAndThatRankReportsTheCause) {
   for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
     StartOrder order = Order(strategy, strategy);

@@ -221,7 +221,7 @@ TEST(RunFolderTest, EmptyFolder_MayHoldThePrivateFolderAndTheLock) {
   EXPECT_THAT(std::string(CheckEmpty(folder.path()).message()), HasSubstr("it holds a, b, c and 1 more"));
 }
 
-TEST(RunFolderTest, FolderHeldByAnotherJob_IsRefusedWithTheProcessAndWhatToDo) {
+TEST(RunFolderTest, FolderHeldByAnotherJob_IsRefused_AndTheMessageNamesTheProcess) {
   TemporaryFolder folder;
   auto held = AcquireAndClaim(folder.path(), "a", 1);
 

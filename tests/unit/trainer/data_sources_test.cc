@@ -102,7 +102,7 @@ TEST_F(DataSourcesTest, HeldOutFilesThatAreTrainedOn_OrTooShort_AreRefusedTogeth
                     HasSubstr("train.data.held_out: the text is 12 bytes, shorter than one sample")));
 }
 
-TEST_F(DataSourcesTest, ABlend_TrainsOnTheSameSamples_OnEveryLayoutAndAcrossAResume) {
+TEST_F(DataSourcesTest, ABlend_TrainsOnTheSameSamples_OnOtherLayoutsAndAcrossAResume) {
   for (const bool as_json : {false, true}) {
     const std::vector<std::string> entries = {Write("a", 100, 1, as_json), Write("b", 300, 2, as_json),
                                               Write("c", 30, 3, as_json)};
@@ -202,7 +202,7 @@ double LossOfDocumentsAlone(const TrainConfig& config, const Batch& batch) {
   return sum;
 }
 
-TEST_F(DataSourcesTest, SeparateDocuments_AreTrainedOnAsIfEachWereAlone_OnEveryLayout) {
+TEST_F(DataSourcesTest, SeparateDocuments_AreTrainedOnAsIfEachWereAlone_OnSeveralLayouts) {
   Write("data", 400, 1, /*as_json=*/true);
   const auto with = [&](const std::string& run, const Layout& layout, ModelFamily family) {
     StartOrder order = DoubleOrder(absl::StrCat(run, FamilyName(family)), layout, 4);
