@@ -19,8 +19,8 @@ struct LossyReport {
   std::string problems;            // by seed; empty: none
 };
 
-// Runs worlds of about 20 minutes each until this much simulated time has passed or an invariant is broken. A lost host,
-// a reported hang, a generation that ended before its job, or a broken invariant is a problem.
+// Runs worlds of about 20 minutes each until this much simulated time has passed or an invariant is broken. A lost
+// host, a reported hang, a generation that ended before its job, or a broken invariant is a problem.
 LossyReport RunLossyMinutes(uint64_t first_seed, absl::Duration time);
 
 // "1003 simulated minutes under loss in 50 worlds: ..."

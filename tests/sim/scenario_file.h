@@ -22,8 +22,8 @@
 //   expect no-log "is lost"
 //   breaks rank-once
 //
-// A job may also have folder-of=, priority= and namespace=. What a line leaves out has the default of scenario.h. Without
-// `breaks`, every invariant must hold.
+// A job may also have folder-of=, priority= and namespace=. What a host, a job or a fault leaves out has the
+// default of scenario.h. Without `breaks`, every invariant must hold.
 #pragma once
 
 #include <string>

@@ -49,8 +49,8 @@ struct QueuedHost {
     host.Save(Key(job, generation, 0), step);
     for (uint32_t rank = 0; rank < ranks; ++rank) host.Finish(Key(job, generation, rank), step, true);
   }
-  // A job of low priority has run for long enough to be preempted. One of high priority arrives, and the first one is
-  // requested to stop.
+  // A job of low priority has run for long enough to be preempted. A job of high priority arrives, and the first job
+  // is requested to stop.
   void PreemptLow() {
     Run(kLow, 2, 10);
     harness.Advance(absl::Seconds(31));
