@@ -168,7 +168,7 @@ TEST_F(RunTest, Facts_ReportTheRunInOrder) {
   EXPECT_EQ(finished.loss, link.steps().back().loss);
 }
 
-TEST_F(RunTest, StopRequest_SavesAndEndsTheRunOneStepLater) {
+TEST_F(RunTest, StopRequest_SavesAndEndsTheRunWithinThreeSteps) {
   FakeLink link;
   link.StopAfterReportOf(3);
 
