@@ -157,7 +157,8 @@ size_t CountForwardOnly(const v1::Train& train, const ModelDescription& whole, c
   return static_cast<size_t>(first - units.begin() - 1);
 }
 
-uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes, uint64_t tensor, uint64_t in_flight) {
+uint64_t PlanScores(const v1::JobSpec& spec, const ModelSizes& sizes, uint64_t tensor, uint64_t in_flight) {
+  const v1::Train& train = spec.train();
   const uint64_t vocabulary = DividedUp(static_cast<uint64_t>(sizes.vocabulary), tensor);
   const uint64_t scores = TokensOfMicroBatch(train, sizes) * vocabulary;
   const uint64_t element = std::max(BytesOf(train.precision().param()), BytesOf(train.precision().output()));
@@ -165,7 +166,8 @@ uint64_t PlanScores(const v1::Train& train, const ModelSizes& sizes, uint64_t te
   // of the probabilities of each micro-batch in flight are stored until its backward, which needs memory for the
   // gradient of one micro-batch.
   if (sizes.vocabulary >= kHeadLossVocabulary) {
-    return 2 * std::min(static_cast<uint64_t>(kHeadLossElements), scores) * element;
+    const bool is_gpu = spec.resources().device() == v1::DEVICE_CUDA;
+    return 2 * std::min(static_cast<uint64_t>(is_gpu ? kHeadLossElementsOnGpu : kHeadLossElements), scores) * element;
   }
   return (in_flight + 1) * scores * element;
 }
@@ -273,7 +275,7 @@ std::vector<MemoryPlan> PlanMemoryOfStages(const v1::JobSpec& spec) {
           .heads = held.heads};
       plan.activations = std::max(plan.activations, PlanActivations(spec, sizes, of_chunk));
     }
-    plan.scores = held.heads ? PlanScores(train, sizes, layout.tensor, in_flight) : 0;
+    plan.scores = held.heads ? PlanScores(spec, sizes, layout.tensor, in_flight) : 0;
     plan.links = PlanLinks(spec, sizes, pipeline.shape, stage);
   }
   return plans;

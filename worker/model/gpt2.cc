@@ -11,6 +11,7 @@
 
 #include "common/status_macros.h"
 #include "models/gpt2_description.h"
+#include "models/head_loss_limits.h"
 #include "worker/model/initial_values.h"
 #include "worker/model/key_value_cache.h"
 #include "worker/model/ops/attention.h"
@@ -228,8 +229,14 @@ class Gpt2 final : public Model {
 
   at::Tensor Forward(const Block& block, const at::Tensor& x, const Gpt2Pass& of_batch, const Gpt2Dropout& dropout,
                      GradientSink* sink, ProductTape* tape, const CachedLayer& cached = {}) const {
-    const LinearArgs c_fc{
-        .weight = block.c_fc.weight, .sink = sink, .tape = tape, .few_rows = cached.is_single(), .part = of_batch.part};
+    // On a CPU, GELU adds the bias of c_fc. On a GPU the product does, in the same pass.
+    const bool gelu_adds_bias = x.is_cpu() || tensor_group_ != nullptr;
+    const LinearArgs c_fc{.weight = block.c_fc.weight,
+                          .bias = gelu_adds_bias ? NumberedTensor() : block.c_fc.bias,
+                          .sink = sink,
+                          .tape = tape,
+                          .few_rows = cached.is_single(),
+                          .part = of_batch.part};
     const Normalised in = Norm(block.ln_1, x, sink);
     const at::Tensor mixed = Mix(block, in.y, c_fc, of_batch.starts, dropout, cached);
     const Normalised attended = Norm(
@@ -237,8 +244,8 @@ class Gpt2 final : public Model {
     at::Tensor hidden = tensor_group_ != nullptr
                             ? ColumnLinear(attended.y, {c_fc}, *tensor_group_)[0]
                             : AdaptedLinear(attended.y, c_fc, block.c_fc.adapter, dropout.adapters);
-    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, c_fc, dropout,
-                         DropoutSite::kMlpOutput);
+    return AddProjection(attended.x, Gelu(hidden, gelu_adds_bias ? block.c_fc.bias : NumberedTensor(), sink),
+                         block.mlp_proj, c_fc, dropout, DropoutSite::kMlpOutput);
   }
 
   // Attention over the normalised input, before attention's last projection. `args`: the arguments of another product

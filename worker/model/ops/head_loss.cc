@@ -2,15 +2,21 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
+#include "models/head_loss_limits.h"
 #include "worker/model/ops/products.h"
 
 namespace trainyard {
@@ -33,7 +39,7 @@ at::Tensor ScoresOf(const at::Tensor& x, const at::Tensor& weight, at::ScalarTyp
 
 // Returns the loss; writes the logarithms of the sums of exponentials to `log_sums`, [rows].
 at::Tensor SumLosses(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, at::ScalarType output,
-                     int64_t at_a_time, at::Tensor log_sums) {
+                     int64_t at_a_time, const at::Tensor& log_sums) {
   // Hundreds of pieces are added, too many for the precision of a 16-bit sum.
   const at::ScalarType sum_type = output == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor loss = at::zeros({}, x.options().dtype(sum_type));
@@ -100,13 +106,174 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
   }
 };
 
+// A GPU multiplies matrices much faster if all their sizes are multiples of this.
+constexpr int64_t kAlignment = 64;
+// fp16 gradients of scores are multiplied by this, because most probabilities of a large vocabulary are too small for
+// the normal numbers of fp16.
+constexpr double kHalfFactor = 1024;
+
+double FactorOf(at::ScalarType type) { return type == at::kHalf ? kHalfFactor : 1; }
+
+// Returns the weight with rows of 0 at the end, so that it has a multiple of kAlignment rows.
+at::Tensor Padded(const at::Tensor& weight) {
+  const int64_t rows = weight.size(0), padded = (rows + kAlignment - 1) / kAlignment * kAlignment;
+  if (padded == rows) return weight;
+  at::Tensor whole = at::empty({padded, weight.size(1)}, weight.options());
+  whole.narrow(0, 0, rows).copy_(weight);
+  whole.narrow(0, rows, padded - rows).zero_();
+  return whole;
+}
+
+// Where the gradients of pieces of rows are written or added; undefined: not needed.
+struct PieceGradients {
+  at::Tensor x;       // like x; without the weights of rows
+  at::Tensor weight;  // like the weight, in the type of the sums; may lack the rows of the padding
+  bool overwrites = true;
+};
+
+// Returns the losses of the rows, and computes gradients, which contain FactorOf. `weights_of_rows`, [rows, 1]: of the
+// losses in the gradient of the weight.
+at::Tensor RunPiece(const at::Tensor& x, const at::Tensor& padded_weight, int64_t columns, const at::Tensor& targets,
+                    const at::Tensor& weights_of_rows, const PieceGradients& gradients) {
+  const at::Tensor target = targets.clamp_min(0).unsqueeze(1);
+  // A GPU does not round the sums of a 16-bit product.
+  const bool is_wide = x.element_size() > 2;
+  const at::Tensor scores = is_wide      ? at::mm(x, padded_weight.t())
+                            : x.is_cpu() ? at::mm(x, padded_weight.t()).to(at::kFloat)
+                                         : at::mm(x, padded_weight.t(), at::kFloat);
+  scores.narrow(1, columns, scores.size(1) - columns).fill_(-std::numeric_limits<double>::infinity());
+  at::Tensor logs = at::_log_softmax(scores, 1, /*half_to_float=*/false);
+  at::Tensor losses = logs.gather(1, target).squeeze(1).neg_();
+  if (!gradients.x.defined() && !gradients.weight.defined()) return losses;
+  const double factor = FactorOf(x.scalar_type());
+  if (factor != 1) logs.add_(std::log(factor));
+  at::Tensor grad = at::empty(logs.sizes(), x.options());
+  at::exp_out(grad, logs);
+  grad.scatter_add_(1, target, at::full_like(target, -factor, grad.options()));
+  if (gradients.weight.defined()) {
+    WriteTransposedProduct(grad.narrow(1, 0, gradients.weight.size(0)), x.mul(weights_of_rows), gradients.weight,
+                           gradients.overwrites);
+  }
+  at::Tensor grad_x = gradients.x;
+  if (grad_x.defined()) at::mm_out(grad_x, grad, padded_weight);
+  return losses;
+}
+
+// The loss by kernels of LibTorch. Without a sink, the gradient of the weight needs memory anyway, so forward computes
+// both gradients, and backward only multiplies them by its seed. With a sink, backward computes the scores again.
+struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunction> {
+  using Context = torch::autograd::AutogradContext;
+  enum Input { kX, kWeight, kNumInputs = 9 };
+  enum Saved { kTargets = 2, kGradX, kGradWeight };
+
+  static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
+                            at::ScalarType output, int64_t at_a_time, int64_t sink, int64_t weight_number, bool needs_x,
+                            bool needs_weight) {
+    const at::Tensor padded = Padded(weight), counts = targets.ge(0).unsqueeze(1);
+    const bool computes = sink == 0 && (needs_x || needs_weight);
+    PieceGradients whole;
+    if (computes && needs_x) whole.x = at::empty_like(x);
+    if (computes && needs_weight) whole.weight = at::empty(padded.sizes(), OptionsOfSums(x));
+    at::Tensor loss = at::zeros({}, OptionsOfSums(x));
+    RunPieces(x, padded, weight.size(0), targets, counts.to(x.scalar_type()), at_a_time, whole,
+              [&](const at::Tensor& losses, int64_t first) {
+                loss += losses.masked_fill(targets.narrow(0, first, losses.size(0)).lt(0), 0).sum();
+              });
+    context->save_for_backward({x, weight, targets, whole.x, whole.weight});
+    context->saved_data["computed"] = computes;
+    context->saved_data["at_a_time"] = at_a_time;
+    context->saved_data["sink"] = sink;
+    context->saved_data["weight"] = weight_number;
+    return loss.to(output);
+  }
+
+  static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[kX], &weight = saved[kWeight], &targets = saved[kTargets];
+    const double factor = FactorOf(x.scalar_type());
+    const at::Tensor seed = gradients[0].to(OptionsOfSums(x).dtype()).div(factor);
+    const at::Tensor of_rows = seed.expand_as(targets).masked_fill(targets.lt(0), 0).unsqueeze(1).to(x.scalar_type());
+    torch::autograd::tensor_list result(kNumInputs);
+    if (context->saved_data["computed"].toBool()) {
+      result[kX] = saved[kGradX];
+      if (saved[kGradWeight].defined()) {
+        result[kWeight] = saved[kGradWeight].narrow(0, 0, weight.size(0)).mul_(seed).to(weight.scalar_type());
+      }
+    } else {
+      Recompute(*context, saved, of_rows, result);
+    }
+    if (result[kX].defined()) result[kX].mul_(of_rows);
+    return result;
+  }
+
+ private:
+  static at::TensorOptions OptionsOfSums(const at::Tensor& x) {
+    return x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  }
+
+  template <typename UseLosses>
+  static void RunPieces(const at::Tensor& x, const at::Tensor& padded, int64_t columns, const at::Tensor& targets,
+                        const at::Tensor& weights_of_rows, int64_t at_a_time, PieceGradients whole,
+                        const UseLosses& use) {
+    ForPieces(x.size(0), at_a_time, [&](int64_t first, int64_t rows) {
+      PieceGradients piece = whole;
+      if (whole.x.defined()) piece.x = whole.x.narrow(0, first, rows);
+      use(RunPiece(x.narrow(0, first, rows), padded, columns, targets.narrow(0, first, rows),
+                   weights_of_rows.narrow(0, first, rows), piece),
+          first);
+      whole.overwrites = false;
+    });
+  }
+
+  static void Recompute(Context& context, const std::vector<at::Tensor>& saved, const at::Tensor& of_rows,
+                        torch::autograd::tensor_list& result) {
+    const at::Tensor &x = saved[kX], &weight = saved[kWeight], &targets = saved[kTargets];
+    auto* sink = reinterpret_cast<GradientSink*>(context.saved_data["sink"].toInt());
+    const int number = static_cast<int>(context.saved_data["weight"].toInt());
+    PieceGradients whole;
+    if (context.needs_input_grad(kX)) whole.x = result[kX] = at::empty_like(x);
+    GradientSink::Place place;
+    if (context.needs_input_grad(kWeight)) {
+      place = sink->Claim(number);
+      whole.weight = place.tensor.defined() ? place.tensor : at::empty(weight.sizes(), OptionsOfSums(x));
+      whole.overwrites = place.overwrites || !place.tensor.defined();
+    }
+    RunPieces(x, Padded(weight), weight.size(0), targets, of_rows, context.saved_data["at_a_time"].toInt(), whole,
+              [](const at::Tensor&, int64_t) {});
+    if (place.tensor.defined()) {
+      sink->Done(number);
+    } else if (whole.weight.defined()) {
+      result[kWeight] = whole.weight.to(weight.scalar_type());
+    }
+  }
+};
+
 }  // namespace
 
+int64_t HeadLossElements(const at::Device& device) {
+  return device.is_cpu() ? kHeadLossElements : kHeadLossElementsOnGpu;
+}
+
+at::Tensor HeadLossBy(HeadLossKernel kernel, const at::Tensor& x, const NumberedTensor& weight,
+                      const at::Tensor& targets, std::optional<at::ScalarType> output, GradientSink* sink,
+                      std::optional<int64_t> max_elements) {
+  const at::Tensor rows = x.contiguous(), flat_targets = targets.reshape({-1});
+  const at::ScalarType type = output.value_or(x.scalar_type());
+  const int64_t at_a_time = RowsAtATime(weight.tensor, max_elements.value_or(HeadLossElements(x.device())));
+  if (kernel == HeadLossKernel::kOwn) {
+    return HeadLossFunction::apply(rows, weight.tensor, flat_targets, type, at_a_time, reinterpret_cast<int64_t>(sink),
+                                   int64_t{weight.number});
+  }
+  const bool differentiates = c10::GradMode::is_enabled();
+  return LibTorchHeadLossFunction::apply(
+      rows, weight.tensor, flat_targets, type, at_a_time, reinterpret_cast<int64_t>(sink), int64_t{weight.number},
+      differentiates && x.requires_grad(), differentiates && weight.tensor.requires_grad());
+}
+
 at::Tensor HeadLoss(const at::Tensor& x, const NumberedTensor& weight, const at::Tensor& targets,
-                    std::optional<at::ScalarType> output, GradientSink* sink, int64_t max_elements) {
-  return HeadLossFunction::apply(x.contiguous(), weight.tensor, targets.reshape({-1}), output.value_or(x.scalar_type()),
-                                 RowsAtATime(weight.tensor, max_elements), reinterpret_cast<int64_t>(sink),
-                                 int64_t{weight.number});
+                    std::optional<at::ScalarType> output, GradientSink* sink, std::optional<int64_t> max_elements) {
+  const HeadLossKernel kernel = x.is_cpu() ? HeadLossKernel::kOwn : HeadLossKernel::kLibTorch;
+  return HeadLossBy(kernel, x, weight, targets, output, sink, max_elements);
 }
 
 }  // namespace trainyard

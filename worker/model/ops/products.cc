@@ -21,7 +21,8 @@ bool IsOurs(const at::Tensor& x) { return x.is_cpu() && HasGemm(x.scalar_type())
 
 template <typename T>
 MatrixRef<T> Ref(const at::Tensor& matrix, bool transposed = false) {
-  return {matrix.const_data_ptr<T>(), matrix.size(1), transposed};
+  // A matrix of one row may have any stride.
+  return {matrix.const_data_ptr<T>(), std::max(matrix.stride(0), matrix.size(1)), transposed};
 }
 
 template <typename T>
@@ -119,6 +120,11 @@ void WriteTransposedProduct(const at::Tensor& x, const at::Tensor& grad, const a
   if (!x.is_cpu() && same_type) {
     at::Tensor to = place;
     overwrites ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
+    return;
+  }
+  if (x.is_cuda() && place.scalar_type() == at::kFloat) {  // the sums of a 16-bit product are not rounded
+    at::Tensor to = place;
+    overwrites ? at::mm_out(to, x.t(), grad, at::kFloat) : at::addmm_out(to, place, x.t(), grad, at::kFloat);
     return;
   }
   const bool rounds = same_type && IsSlowInLibTorch(x.scalar_type());

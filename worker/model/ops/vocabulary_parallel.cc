@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/model/ops/head_loss.h"
 #include "worker/model/ops/products.h"
 
 namespace trainyard {
@@ -204,7 +205,7 @@ at::Tensor EmbedVocabulary(const VocabularyRows& rows, const at::Tensor& tokens)
 
 at::Tensor VocabularyLoss(const at::Tensor& x, const VocabularyRows& rows, const at::Tensor& targets,
                           std::optional<at::ScalarType> output, bool keeps_scores, GradientSink* sink,
-                          int64_t max_elements) {
+                          std::optional<int64_t> max_elements) {
   const at::Tensor& weight = rows.weight.tensor;
   auto pass = c10::make_intrusive<LossPass>();
   pass->targets = targets.reshape({-1});
@@ -217,7 +218,8 @@ at::Tensor VocabularyLoss(const at::Tensor& x, const VocabularyRows& rows, const
   pass->part = rows.part;
   const bool differentiates = c10::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
   pass->keeps = keeps_scores && differentiates;
-  pass->at_a_time = std::max<int64_t>(1, pass->keeps ? pass->targets.size(0) : max_elements / weight.size(0));
+  const int64_t elements = max_elements.value_or(HeadLossElements(x.device()));
+  pass->at_a_time = std::max<int64_t>(1, pass->keeps ? pass->targets.size(0) : elements / weight.size(0));
   return VocabularyLossFunction::apply(x.contiguous(), weight, pass);
 }
 

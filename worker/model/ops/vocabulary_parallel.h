@@ -9,7 +9,6 @@
 
 #include <optional>
 
-#include "models/head_loss_limits.h"
 #include "worker/model/ops/linear.h"
 
 namespace trainyard {
@@ -34,6 +33,6 @@ at::Tensor EmbedVocabulary(const VocabularyRows& rows, const at::Tensor& tokens)
 // does not compute them again.
 at::Tensor VocabularyLoss(const at::Tensor& x, const VocabularyRows& rows, const at::Tensor& targets,
                           std::optional<at::ScalarType> output, bool keeps_scores, GradientSink* sink = nullptr,
-                          int64_t max_elements = kHeadLossElements);
+                          std::optional<int64_t> max_elements = std::nullopt);
 
 }  // namespace trainyard
