@@ -1,8 +1,8 @@
 #include "worker/numerics/gradient_norm.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <array>
@@ -85,16 +85,28 @@ double SumAny(at::ScalarType type, const void* data, int64_t first, int64_t last
   return SumOfType(type, data, first, last);
 }
 
+// Adds the norms of rows of `flat`. Only the norms are added in fp64: a GPU needs six times longer to add the squares of
+// 100 million gradients in fp64.
+void AddNormsOnGpu(const at::Tensor& flat, std::vector<at::Tensor>& norms) {
+  constexpr int64_t kColumns = 4096;
+  const at::ScalarType type = flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const int64_t whole = flat.numel() / kColumns * kColumns;
+  const auto add = [&](const at::Tensor& rows) {
+    norms.push_back(at::linalg_vector_norm(rows, 2, {1}, /*keepdim=*/false, type).to(at::kDouble));
+  };
+  if (whole > 0) add(flat.narrow(0, 0, whole).view({-1, kColumns}));
+  if (whole < flat.numel()) add(flat.narrow(0, whole, flat.numel() - whole).unsqueeze(0));
+}
+
 }  // namespace
 
 double SumOfSquares(const std::vector<at::Tensor>& flats) {
   if (!flats.empty() && !flats[0].is_cpu()) {
-    const auto norm = [](const at::Tensor& x) {
-      return at::linalg_vector_norm(x, 2, {}, /*keepdim=*/false, at::kDouble);
-    };
     std::vector<at::Tensor> norms;
-    for (const at::Tensor& flat : flats) norms.push_back(norm(flat));
-    const double total_norm = norm(at::stack(norms)).item<double>();
+    for (const at::Tensor& flat : flats) AddNormsOnGpu(flat, norms);
+    if (norms.empty()) return 0;
+    const double total_norm =
+        at::linalg_vector_norm(at::cat(norms), 2, {}, /*keepdim=*/false, at::kDouble).item<double>();
     return total_norm * total_norm;
   }
   double sum = 0;
