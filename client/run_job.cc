@@ -27,6 +27,7 @@
 #include "common/files.h"
 #include "common/ids.h"
 #include "common/network.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/agent/inventory.h"
 
@@ -144,11 +145,11 @@ class JobRunner {
       note = host.gpu_note();
     }
     if (gpus >= ranks) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("resources.device is cuda and resources.ranks ", ranks, ", but this machine has ", gpus, " GPUs",
-                     note.empty() ? "" : absl::StrCat(" (", note, ")"), "; each rank needs one GPU: ",
-                     gpus > 0 ? absl::StrCat("set resources.ranks to ", gpus) : "install the NVIDIA driver",
-                     ", or set resources.device to cpu"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "resources.device is cuda and resources.ranks ", ranks, ", but this machine has ", Plural(gpus, "GPU"),
+        note.empty() ? "" : absl::StrCat(" (", note, ")"), "; each rank needs one GPU: ",
+        gpus > 0 ? absl::StrCat("set resources.ranks to ", gpus) : "install the NVIDIA driver",
+        ", or set resources.device to cpu"));
   }
 
   // The private daemon is one host, so a command whose ranks need several hosts would wait forever.

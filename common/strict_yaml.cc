@@ -65,7 +65,9 @@ class Reader {
       return;
     }
     const auto* reflection = message->GetReflection();
-    if (yaml::RuleOf(field).auto_() && node.IsScalar() && !node.quoted && node.text == "auto") {
+    // Only a field of text can have the value "auto" in quotes.
+    const bool may_be_text = node.quoted && field.type() == FieldDescriptor::TYPE_STRING;
+    if (yaml::RuleOf(field).auto_() && node.IsScalar() && !may_be_text && node.text == "auto") {
       reflection->ClearField(message, &field);
       return;
     }

@@ -55,6 +55,14 @@ TEST(Config, QuotedAuto_IsAString) {
   EXPECT_EQ(config.name(), "auto");
 }
 
+TEST(Config, QuotedAuto_IsTheKeyword_WhereTheValueIsNoText) {
+  v1::WorkerConfig config;
+
+  EXPECT_EQ(ErrorsOf("slots: \"auto\"\n", &config), "");
+
+  EXPECT_FALSE(config.has_slots());
+}
+
 TEST(Config, EmptyString_IsAValue) {
   v1::CoordinatorConfig config;
 
