@@ -79,20 +79,9 @@ def make_rows():
 
 def main():
     """Measures only the rows of this file."""
-    import tempfile
-
     if reason := reason_not_measured():
         sys.exit(f"bench: {reason}")
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    rows = make_rows()
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        measures = make_measures(pathlib.Path(folder))
-        for round_index in range(rounds):
-            names = list(measures) if round_index % 2 == 0 else list(reversed(measures))
-            measured = {name: measures[name]() for name in names}
-            for row in rows:
-                row.add(measured)
-    print(run.table(run.machine(), [row.summary() for row in rows], rounds))
+    run.run_pairs("bench/gpu.py", __doc__, make_rows(), lambda folder: make_measures(pathlib.Path(folder)))
 
 
 if __name__ == "__main__":
