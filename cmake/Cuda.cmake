@@ -10,11 +10,12 @@ file(GLOB cuda_parts CONFIGURE_DEPENDS
   ${packages}/nvidia/cu13/include/cublas_v2.h
   ${packages}/nvidia/cu13/include/cusparse.h
   ${packages}/nvidia/cu13/include/cusolverDn.h
+  ${packages}/nvidia/cu13/include/nvrtc.h
   ${packages}/nvidia/cu13/lib/libcudart.so.13
   ${packages}/nvidia/nccl/include/nccl.h
   ${packages}/nvidia/nccl/lib/libnccl.so.2)
 list(LENGTH cuda_parts num_cuda_parts)
-if(num_cuda_parts LESS 8)
+if(num_cuda_parts LESS 9)
   message(STATUS "libtrainyard_cuda.so is not built: ./dev setup full installs the wheels that it needs")
   return()
 endif()

@@ -3,12 +3,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -20,6 +24,7 @@
 #include "worker/cuda/cuda_loader.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/model_factory.h"
+#include "worker/model/ops/row_cross_entropy.h"
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/gradient_norm.h"
 #include "worker/parallel/parallelize.h"
@@ -207,6 +212,43 @@ TEST_F(Gpu, NormAndAdamW_MatchTheCpu) {
 
   EXPECT_LT((on_gpu.cpu() - on_cpu).abs().max().item<double>(), 1e-6);
   EXPECT_TRUE(weights.equal(on_gpu.to(at::kBFloat16)));
+}
+
+// The reference is LibTorch's kernels on the CPU.
+TEST_F(Gpu, CrossEntropyOfRows_MatchesTheCpu) {
+  ASSERT_EQ(cuda_->Use(0)->slow_loss_reason, "");
+  constexpr int64_t kRows = 300, kColumns = 10'001, kPadded = 10'048;
+  for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-6}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
+    at::Tensor scores = at::arange(kRows * kPadded, at::kDouble).mul(0.7).sin().mul(9).view({kRows, kPadded}).to(type);
+    at::Tensor targets = at::arange(kRows, at::kLong).mul(101).remainder(kColumns), on_gpu = scores.to(kGpu);
+    targets.narrow(0, 5, 3).fill_(-1);
+    const at::Tensor losses = CrossEntropyOfRows(scores.to(at::kDouble), targets, kColumns, 1, false);
+    at::Tensor gradients = scores.to(at::kDouble);
+    CrossEntropyOfRows(gradients, targets, kColumns, 16, true);
+
+    const at::Tensor only_losses = CrossEntropyOfRows(on_gpu, targets.to(kGpu), kColumns, 16, false);
+    EXPECT_TRUE(on_gpu.cpu().narrow(1, 0, kColumns).equal(scores.narrow(1, 0, kColumns)));
+    const at::Tensor with_gradients = CrossEntropyOfRows(on_gpu, targets.to(kGpu), kColumns, 16, true);
+
+    EXPECT_TRUE(only_losses.equal(with_gradients));
+    EXPECT_LT((only_losses.cpu().to(at::kDouble) - losses).abs().max().item<double>(), 2e-5) << type;
+    EXPECT_LT((on_gpu.cpu().to(at::kDouble) - gradients).abs().max().item<double>(), 16 * tolerance) << type;
+  }
+}
+
+TEST_F(Gpu, CrossEntropyOfRows_IsNotFinite_IfAScoreIsNotFinite) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    at::Tensor scores = at::ones({3, 128}, at::TensorOptions().dtype(at::kBFloat16).device(kGpu));
+    scores.select(0, 1).select(0, 77).fill_(bad);
+
+    const at::Tensor losses =
+        CrossEntropyOfRows(scores, at::ones({3}, at::TensorOptions().dtype(at::kLong).device(kGpu)),
+                           /*columns=*/100, /*factor=*/1, /*writes_gradients=*/true);
+
+    EXPECT_TRUE(losses.isfinite().cpu().equal(at::tensor({1, 0, 1}).to(at::kBool)));
+    EXPECT_TRUE(scores.select(0, 1).narrow(0, 0, 100).isnan().all().item<bool>());
+    EXPECT_TRUE(scores.select(0, 2).isfinite().all().item<bool>());
+  }
 }
 
 }  // namespace

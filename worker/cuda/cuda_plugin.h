@@ -26,8 +26,8 @@
 
 namespace trainyard {
 
-inline constexpr uint32_t kCudaInterface = 1;
-// 1021100: interface 1 with LibTorch 2.11.0.
+inline constexpr uint32_t kCudaInterface = 2;
+// 2021100: interface 2 with LibTorch 2.11.0.
 inline constexpr uint32_t kCudaPluginAbi =
     kCudaInterface * 1000000 + TORCH_VERSION_MAJOR * 10000 + TORCH_VERSION_MINOR * 100 + TORCH_VERSION_PATCH;
 
@@ -37,6 +37,8 @@ struct CudaDevice {
   std::string uuid = "";     // the same in every process that uses this device; unique across all devices
   int major = 0, minor = 0;  // compute capability
   int64_t memory_bytes = 0;
+  // Why LibTorch's slower kernels are used for the loss; empty if they are not.
+  std::string slow_loss_reason = "";
 };
 
 // Memory of this process as LibTorch's caching allocator counts it; peaks are since the process started.
@@ -64,9 +66,13 @@ class CudaPlugin {
   // the message says what is missing and what to do.
   virtual absl::StatusOr<int> NumDevices() = 0;
 
-  // Makes `index` the device of the calling thread, which must be the loop's. Possible errors: those of NumDevices;
-  // InvalidArgument if the index is too high; Internal with CUDA's message.
+  // Makes `index` the device of the calling thread, which must be the loop's, and loads the kernels that LibTorch lacks.
+  // Possible errors: those of NumDevices; InvalidArgument if the index is too high; Internal with CUDA's message.
   virtual absl::StatusOr<CudaDevice> Use(int index) = 0;
+
+  // Compiles the kernels that LibTorch lacks, as Use does; needs no GPU. Possible errors: Unavailable if NVRTC cannot be
+  // loaded; InvalidArgument for a compute capability that it does not know; Internal with its log.
+  virtual absl::Status CompileKernels(int major, int minor) = 0;
 
   // Creates a communicator for tensors on one device per rank. Wait makes the current stream, and not the host, wait
   // for the operation. A failure after Wait has returned is reported by a later operation, so the results of the step

@@ -202,6 +202,10 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
     log << absl::StrFormat("device: GPU %d, %s, %.1f GB", device.gpu.index, device.gpu.name,
                            static_cast<double>(device.gpu.memory_bytes) / 1e9)
         << std::endl;
+    if (const std::string& reason = device.gpu.slow_loss_reason; !reason.empty()) {
+      log << "warning: the loss of a large vocabulary is computed by LibTorch's slower kernels: " << reason
+          << std::endl;
+    }
   }
   log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
                          config.batch_global, config.batch_micro, mesh.num_data_ranks(),

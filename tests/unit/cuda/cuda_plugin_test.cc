@@ -29,6 +29,16 @@ TEST(CudaPlugin, IsFoundNextToTheProgram_AndLoadsLibTorchsCudaPart) {
   EXPECT_EQ(*OpenCudaPlugin(DefaultCudaPluginPath()), *plugin) << "there is one plugin per process";
 }
 
+TEST(CudaPlugin, CompilesItsKernels_ForEachKindOfGpu) {
+  absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+
+  for (const auto& [major, minor] : {std::pair{7, 5}, {9, 0}, {12, 0}}) {
+    EXPECT_EQ((*plugin)->CompileKernels(major, minor), absl::OkStatus());
+  }
+  EXPECT_EQ((*plugin)->CompileKernels(1, 0).code(), absl::StatusCode::kInvalidArgument);
+}
+
 // The error on a machine without a GPU. On a machine with one, NumDevices must succeed.
 TEST(CudaPlugin, WithoutAGpu_SaysWhatIsMissingAndWhatToDo) {
   absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());

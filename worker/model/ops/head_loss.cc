@@ -2,10 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/exp.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
@@ -13,11 +11,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "models/head_loss_limits.h"
 #include "worker/model/ops/products.h"
+#include "worker/model/ops/row_cross_entropy.h"
 
 namespace trainyard {
 namespace {
@@ -126,36 +123,27 @@ at::Tensor Padded(const at::Tensor& weight) {
 
 // Where the gradients of pieces of rows are written or added; undefined: not needed.
 struct PieceGradients {
-  at::Tensor x;       // like x; without the weights of rows
-  at::Tensor weight;  // like the weight, in the type of the sums; may lack the rows of the padding
+  at::Tensor x = {};       // [rows, in]
+  at::Tensor weight = {};  // like the weight, in the type of the sums; may lack the rows of the padding
+  at::Tensor seed = {};    // a factor for `weight`, in x's type; undefined: 1
   bool overwrites = true;
 };
 
-// Returns the losses of the rows, and computes gradients, which contain FactorOf. `weights_of_rows`, [rows, 1]: of the
-// losses in the gradient of the weight.
+// Returns the losses of the rows, and computes gradients, which contain FactorOf.
 at::Tensor RunPiece(const at::Tensor& x, const at::Tensor& padded_weight, int64_t columns, const at::Tensor& targets,
-                    const at::Tensor& weights_of_rows, const PieceGradients& gradients) {
-  const at::Tensor target = targets.clamp_min(0).unsqueeze(1);
-  // A GPU does not round the sums of a 16-bit product.
-  const bool is_wide = x.element_size() > 2;
-  const at::Tensor scores = is_wide      ? at::mm(x, padded_weight.t())
-                            : x.is_cpu() ? at::mm(x, padded_weight.t()).to(at::kFloat)
-                                         : at::mm(x, padded_weight.t(), at::kFloat);
-  scores.narrow(1, columns, scores.size(1) - columns).fill_(-std::numeric_limits<double>::infinity());
-  at::Tensor logs = at::_log_softmax(scores, 1, /*half_to_float=*/false);
-  at::Tensor losses = logs.gather(1, target).squeeze(1).neg_();
-  if (!gradients.x.defined() && !gradients.weight.defined()) return losses;
-  const double factor = FactorOf(x.scalar_type());
-  if (factor != 1) logs.add_(std::log(factor));
-  at::Tensor grad = at::empty(logs.sizes(), x.options());
-  at::exp_out(grad, logs);
-  grad.scatter_add_(1, target, at::full_like(target, -factor, grad.options()));
+                    const PieceGradients& gradients) {
+  const bool needs_gradients = gradients.x.defined() || gradients.weight.defined();
+  const at::Tensor scores = at::mm(x, padded_weight.t());
+  at::Tensor losses = CrossEntropyOfRows(scores, targets, columns, FactorOf(x.scalar_type()), needs_gradients);
+  if (!needs_gradients) return losses;
+  const at::Tensor& of_scores = scores;  // CrossEntropyOfRows has replaced the scores by their gradients
   if (gradients.weight.defined()) {
-    WriteTransposedProduct(grad.narrow(1, 0, gradients.weight.size(0)), x.mul(weights_of_rows), gradients.weight,
+    WriteTransposedProduct(of_scores.narrow(1, 0, gradients.weight.size(0)),
+                           gradients.seed.defined() ? x.mul(gradients.seed) : x, gradients.weight,
                            gradients.overwrites);
   }
   at::Tensor grad_x = gradients.x;
-  if (grad_x.defined()) at::mm_out(grad_x, grad, padded_weight);
+  if (grad_x.defined()) at::mm_out(grad_x, of_scores, padded_weight);
   return losses;
 }
 
@@ -169,16 +157,12 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
                             at::ScalarType output, int64_t at_a_time, int64_t sink, int64_t weight_number, bool needs_x,
                             bool needs_weight) {
-    const at::Tensor padded = Padded(weight), counts = targets.ge(0).unsqueeze(1);
     const bool computes = sink == 0 && (needs_x || needs_weight);
+    const at::Tensor padded = Padded(weight);
     PieceGradients whole;
     if (computes && needs_x) whole.x = at::empty_like(x);
     if (computes && needs_weight) whole.weight = at::empty(padded.sizes(), OptionsOfSums(x));
-    at::Tensor loss = at::zeros({}, OptionsOfSums(x));
-    RunPieces(x, padded, weight.size(0), targets, counts.to(x.scalar_type()), at_a_time, whole,
-              [&](const at::Tensor& losses, int64_t first) {
-                loss += losses.masked_fill(targets.narrow(0, first, losses.size(0)).lt(0), 0).sum();
-              });
+    const at::Tensor loss = RunPieces(x, padded, weight.size(0), targets, at_a_time, whole);
     context->save_for_backward({x, weight, targets, whole.x, whole.weight});
     context->saved_data["computed"] = computes;
     context->saved_data["at_a_time"] = at_a_time;
@@ -189,10 +173,8 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
 
   static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
     const auto saved = context->get_saved_variables();
-    const at::Tensor &x = saved[kX], &weight = saved[kWeight], &targets = saved[kTargets];
-    const double factor = FactorOf(x.scalar_type());
-    const at::Tensor seed = gradients[0].to(OptionsOfSums(x).dtype()).div(factor);
-    const at::Tensor of_rows = seed.expand_as(targets).masked_fill(targets.lt(0), 0).unsqueeze(1).to(x.scalar_type());
+    const at::Tensor &x = saved[kX], &weight = saved[kWeight];
+    const at::Tensor seed = gradients[0].to(OptionsOfSums(x).dtype()).div(FactorOf(x.scalar_type()));
     torch::autograd::tensor_list result(kNumInputs);
     if (context->saved_data["computed"].toBool()) {
       result[kX] = saved[kGradX];
@@ -200,9 +182,9 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
         result[kWeight] = saved[kGradWeight].narrow(0, 0, weight.size(0)).mul_(seed).to(weight.scalar_type());
       }
     } else {
-      Recompute(*context, saved, of_rows, result);
+      Recompute(*context, saved, seed, result);
     }
-    if (result[kX].defined()) result[kX].mul_(of_rows);
+    if (result[kX].defined()) result[kX].mul_(seed);
     return result;
   }
 
@@ -211,26 +193,25 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
     return x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   }
 
-  template <typename UseLosses>
-  static void RunPieces(const at::Tensor& x, const at::Tensor& padded, int64_t columns, const at::Tensor& targets,
-                        const at::Tensor& weights_of_rows, int64_t at_a_time, PieceGradients whole,
-                        const UseLosses& use) {
+  // Returns the sum of the losses.
+  static at::Tensor RunPieces(const at::Tensor& x, const at::Tensor& padded, int64_t columns, const at::Tensor& targets,
+                              int64_t at_a_time, PieceGradients whole) {
+    at::Tensor loss = at::zeros({}, OptionsOfSums(x));
     ForPieces(x.size(0), at_a_time, [&](int64_t first, int64_t rows) {
       PieceGradients piece = whole;
       if (whole.x.defined()) piece.x = whole.x.narrow(0, first, rows);
-      use(RunPiece(x.narrow(0, first, rows), padded, columns, targets.narrow(0, first, rows),
-                   weights_of_rows.narrow(0, first, rows), piece),
-          first);
+      loss += RunPiece(x.narrow(0, first, rows), padded, columns, targets.narrow(0, first, rows), piece).sum();
       whole.overwrites = false;
     });
+    return loss;
   }
 
-  static void Recompute(Context& context, const std::vector<at::Tensor>& saved, const at::Tensor& of_rows,
+  static void Recompute(Context& context, const std::vector<at::Tensor>& saved, const at::Tensor& seed,
                         torch::autograd::tensor_list& result) {
-    const at::Tensor &x = saved[kX], &weight = saved[kWeight], &targets = saved[kTargets];
+    const at::Tensor &x = saved[kX], &weight = saved[kWeight];
     auto* sink = reinterpret_cast<GradientSink*>(context.saved_data["sink"].toInt());
     const int number = static_cast<int>(context.saved_data["weight"].toInt());
-    PieceGradients whole;
+    PieceGradients whole{.seed = seed.to(x.scalar_type())};
     if (context.needs_input_grad(kX)) whole.x = result[kX] = at::empty_like(x);
     GradientSink::Place place;
     if (context.needs_input_grad(kWeight)) {
@@ -238,8 +219,7 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
       whole.weight = place.tensor.defined() ? place.tensor : at::empty(weight.sizes(), OptionsOfSums(x));
       whole.overwrites = place.overwrites || !place.tensor.defined();
     }
-    RunPieces(x, Padded(weight), weight.size(0), targets, of_rows, context.saved_data["at_a_time"].toInt(), whole,
-              [](const at::Tensor&, int64_t) {});
+    RunPieces(x, Padded(weight), weight.size(0), saved[kTargets], context.saved_data["at_a_time"].toInt(), whole);
     if (place.tensor.defined()) {
       sink->Done(number);
     } else if (whole.weight.defined()) {

@@ -6,8 +6,8 @@
 // and x, before the next rows are processed. The memory for scores is bounded (HeadLossElements), at the price of one
 // more product. Results equal those of the head followed by the loss, except for the order of sums.
 //
-// On a GPU, scores are not rounded to 16 bits, and sizes are padded to what its matrix units need. Without a sink,
-// forward computes the gradients too, apart from the factor that backward is started with, so no product is computed
+// On a GPU, sizes are padded to what its matrix units need, and one kernel replaces scores by their gradients
+// (row_cross_entropy.h). Without a sink, forward computes the gradients too, apart from the factor that backward is started with, so no product is computed
 // twice. Source of this idea: Liger Kernel, arXiv:2410.10989.
 //
 // Thread-safe.
