@@ -10,6 +10,7 @@ busiest moment needed, so the warm-up also has more visitors than the measuremen
 import collections
 import contextlib
 import dataclasses
+import http.client
 import os
 import pathlib
 import re
@@ -33,6 +34,7 @@ SETTLE_SHARE = 0.1      # of the warm-up, after its additional clients have ende
 FILLS_IN_FLIGHT = 16
 FILL_RANKS = 1000
 LOG_BYTES = 65_536      # of the output of a rank, which a daemon keeps; the smallest limit that it accepts
+KINDS = {"rss": "RSS", "anonymous": "anonymous part of RSS", "allocated": "allocated memory"}
 PACE_S = 0.2            # in each period the long job's trainer is stopped and continued once
 # Fills its log, which the daemon keeps at LOG_BYTES, and then prints five lines per second.
 COMMAND = f"seq {LOG_BYTES}; while :; do echo a line of output; sleep 0.2; done"
@@ -49,17 +51,34 @@ class Sample:
     time_s: float
     rss: int
     anonymous: int
+    allocated: float
     threads: int
     descriptors: int
 
 
-def sample_of(program, time_s):
+def allocated_kib(port):
+    """What the process that serves /metrics on this port has allocated and not freed."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=operate_rows.LIMIT_S)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    except (OSError, http.client.HTTPException) as error:
+        raise sides.MeasurementFailed(f"/metrics on port {port}: {error}") from error
+    finally:
+        connection.close()
+    found = re.search(r"^process_allocated_memory_bytes (\S+)$", text, re.MULTILINE)
+    if found is None:
+        raise sides.MeasurementFailed(f"/metrics on port {port} has no process_allocated_memory_bytes")
+    return float(found[1]) / 1024
+
+
+def sample_of(program, port, time_s):
     status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
     found = [re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE) for name in ("VmRSS", "RssAnon", "Threads")]
     if None in found:  # a process that has exited has no memory
         raise sides.MeasurementFailed(f"{program.log.name} has ended; its output:\n{program.output()[-2000:]}")
     rss, anonymous, threads = (int(one[1]) for one in found)
-    return Sample(time_s, rss, anonymous, threads, len(os.listdir(f"/proc/{program.pid}/fd")))
+    return Sample(time_s, rss, anonymous, allocated_kib(port), threads, len(os.listdir(f"/proc/{program.pid}/fd")))
 
 
 class Pace:
@@ -150,8 +169,9 @@ class Load:
         return self.stage.cluster.jobs.Submit(request, timeout=operate_rows.LIMIT_S).job_id
 
     def programs(self):
-        return {"coordinator": self.stage.coordinator,
-                **{f"daemon {name}": worker for name, (worker, _) in self.workers.items()}}
+        """{name: (process, port of its metrics)}"""
+        return {"coordinator": (self.stage.coordinator, self.stage.cluster.metrics_port),
+                **{f"daemon {name}": worker for name, worker in self.workers.items()}}
 
     def look(self):
         """Updates and returns the counts; "jobs_at_fill" are the short jobs that had ended when the filling was done.
@@ -186,29 +206,32 @@ class Recorder:
     def __init__(self, load, options):
         self._load, self._options = load, options
         self.samples = collections.defaultdict(list)  # name → [Sample]
+        self._newest = {}
         self.began = self._shown = time.monotonic()
         self._file = None
         if options.samples:
             self._file = open(options.samples, "w", buffering=1)
-            self._file.write("process,time_s,phase,rss_kib,anonymous_kib,threads,descriptors,steps,jobs\n")
+            self._file.write("process,time_s,phase,rss_kib,anonymous_kib,allocated_kib,threads,descriptors,steps,"
+                             "jobs\n")
 
     def minutes(self):
         return (time.monotonic() - self.began) / 60
 
     def sample(self, phase):
         counts = self._load.look()
-        for name, program in self._load.programs().items():
-            sample = sample_of(program, time.monotonic() - self.began)
+        for name, (program, port) in self._load.programs().items():
+            sample = sample_of(program, port, time.monotonic() - self.began)
+            self._newest[name] = sample
             if phase == "measure":
                 self.samples[name].append(sample)
             if self._file:
                 self._file.write(f"{name},{sample.time_s:.1f},{phase},{sample.rss},{sample.anonymous},"
-                                 f"{sample.threads},{sample.descriptors},{counts.get('steps', 0)},"
-                                 f"{counts.get('jobs', 0)}\n")
+                                 f"{sample.allocated:.1f},{sample.threads},{sample.descriptors},"
+                                 f"{counts.get('steps', 0)},{counts.get('jobs', 0)}\n")
         if time.monotonic() - self._shown >= 60:
             self._shown = time.monotonic()
-            sizes = ", ".join(f"{name} {sample_of(program, 0).rss / 1024:.1f} MiB"
-                              for name, program in self._load.programs().items())
+            sizes = ", ".join(f"{name} {sample.rss / 1024:.1f} MiB, {sample.allocated / 1024:.2f} of them allocated"
+                              for name, sample in self._newest.items())
             log(f"{self.minutes():.0f} of {self._options.minutes:g} min, {phase}: {sizes}; "
                 f"{', '.join(f'{name} {value:,}' for name, value in sorted(counts.items()))}")
         time.sleep(self._options.interval)
@@ -270,20 +293,23 @@ def figure_of(name, samples, kind, measured):
     if kind == "rss":
         others.update(threads=samples[-1].threads, descriptors_first=samples[0].descriptors,
                       descriptors_last=samples[-1].descriptors)
-    what = f"{'RSS' if kind == 'rss' else 'anonymous part of RSS'}, {name}, over {measured}"
-    if trends.verdict_of(trend) == "undecided":
+    what = f"{KINDS[kind]}, {name}, over {measured}"
+    small = trends.SMALL if kind == "allocated" else trends.RESOLUTION
+    if trends.verdict_of(trend, small) == "undecided":
         return Figure(f"{what}: too few or too noisy samples for a verdict", 0 if trend is None else trend.slope,
                       "KiB/h", others=others)
-    return Figure(what, trend.slope, "KiB/h", trends.noise_of(trend), others=others)
+    return Figure(what, trend.slope, "KiB/h", trends.noise_of(trend, small), others=others)
 
 
 def figures_of(samples, counts):
-    """Two figures for each process, and one for what was done meanwhile. The anonymous memory has a figure of its own,
-    because the kernel takes pages of files away from a process when other programs need memory."""
+    """Three figures for each process, and one for what was done meanwhile. What a program has allocated shows a leak of
+    any size. The resident memory also depends on where the allocator finds space for each block, and takes hours to
+    become constant, so small growth of it does not count. Its anonymous part has a figure of its own, because the
+    kernel takes pages of files away from a process when other programs need memory."""
     first = next(iter(samples.values()))
     measured = f"{(first[-1].time_s - first[0].time_s) / 60:.0f} min after the warm-up"
     steps = counts.pop("steps", 0)
     return [*(figure_of(name, values, kind, measured) for name, values in samples.items()
-              for kind in ("rss", "anonymous")),
+              for kind in KINDS),
             Figure(f"the long job meanwhile; {FINISHED_JOBS} finished jobs were kept", steps, "steps",
                    others=dict(sorted(counts.items())))]

@@ -95,16 +95,17 @@ def trend_of(points):
     return Trend(slope, min(slope, slopes[low]), max(slope, slopes[high]), len(points), points[-1][0] - points[0][0])
 
 
-def verdict_of(trend):
-    """Of a trend in KiB per hour: "grows", "flat", or "undecided" if the samples are too few or too noisy."""
+def verdict_of(trend, small=SMALL):
+    """Of a trend in KiB per hour, of which up to `small` does not count: "grows", "flat", or "undecided" if the samples
+    are too few or too noisy."""
     if trend is None or trend.points < LEAST_POINTS or trend.span < LEAST_H:
         return "undecided"
-    if trend.low > 0 and trend.slope > SMALL:
+    if trend.low > 0 and trend.slope > small:
         return "grows"
     return "flat" if trend.high <= RESOLUTION else "undecided"
 
 
-def noise_of(trend):
+def noise_of(trend, small=SMALL):
     """The largest slope in KiB per hour that the noise of these samples cannot distinguish from 0: a trend grows if its
     slope is above this."""
-    return max(SMALL, trend.slope - trend.low)
+    return max(small, trend.slope - trend.low)

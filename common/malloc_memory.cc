@@ -16,13 +16,21 @@ void LimitMallocMemory() {
 #endif
 }
 
+uint64_t AllocatedBytes() {
+#ifdef __GLIBC__
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+#else
+  return 0;
+#endif
+}
+
 uint64_t UnusedResidentBytes() {
 #ifdef __GLIBC__
   uint64_t size = 0, resident = 0, shared = 0;  // in pages
   std::ifstream("/proc/self/statm") >> size >> resident >> shared;
   const uint64_t private_bytes = (resident - std::min(shared, resident)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const struct mallinfo2 info = mallinfo2();
-  const uint64_t used_bytes = info.uordblks + info.hblkhd;
+  const uint64_t used_bytes = AllocatedBytes();
   return private_bytes > used_bytes ? private_bytes - used_bytes : 0;
 #else
   return 0;

@@ -20,6 +20,10 @@ namespace trainyard {
 //   a block. A later one, such as the copy of a history that a client reads, then enlarges an arena for ever.
 void LimitMallocMemory();
 
+// Returns the bytes of the blocks that the program has allocated and not freed. A leak increases this number, while the
+// resident memory also depends on where the blocks are. Each thread keeps a few freed blocks, which count as allocated.
+uint64_t AllocatedBytes();
+
 // Returns the bytes of memory that are resident but not used by the program: what the allocator keeps, and parts of
 // pages between used blocks.
 uint64_t UnusedResidentBytes();

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "common/files.h"
+#include "common/malloc_memory.h"
 #include "common/process_stat.h"
 
 namespace trainyard {
@@ -23,6 +24,8 @@ namespace {
 constexpr MetricSpec kCpu = {"process_cpu_seconds_total", MetricKind::kCounter, "CPU time of the process."};
 constexpr MetricSpec kStart = {"process_start_time_seconds", MetricKind::kGauge, "Start of the process, in Unix time."};
 constexpr MetricSpec kResident = {"process_resident_memory_bytes", MetricKind::kGauge, "Memory that is in RAM."};
+constexpr MetricSpec kAllocated = {"process_allocated_memory_bytes", MetricKind::kGauge,
+                                   "Memory that the program has allocated and not freed."};
 constexpr MetricSpec kVirtual = {"process_virtual_memory_bytes", MetricKind::kGauge, "Size of the address space."};
 constexpr MetricSpec kThreads = {"process_threads", MetricKind::kGauge, "Threads of the process."};
 constexpr MetricSpec kOpen = {"process_open_fds", MetricKind::kGauge, "Open file descriptors."};
@@ -76,13 +79,15 @@ void AddStat(std::vector<prometheus::MetricFamily>* families) {
 }  // namespace
 
 const std::vector<MetricSpec>& ProcessMetricSpecs() {
-  static const auto* specs = new std::vector<MetricSpec>{kCpu, kStart, kResident, kVirtual, kThreads, kOpen, kMax};
+  static const auto* specs =
+      new std::vector<MetricSpec>{kCpu, kStart, kResident, kAllocated, kVirtual, kThreads, kOpen, kMax};
   return *specs;
 }
 
 std::vector<prometheus::MetricFamily> CollectProcessMetrics() {
   std::vector<prometheus::MetricFamily> families;
   AddStat(&families);
+  Add(kAllocated, static_cast<double>(AllocatedBytes()), &families);
   if (absl::optional<double> open = OpenDescriptors()) Add(kOpen, *open, &families);
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) Add(kMax, static_cast<double>(limit.rlim_cur), &families);

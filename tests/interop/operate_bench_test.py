@@ -121,26 +121,37 @@ def test_an_interrupted_bench_leaves_no_process(tmp_path, number):
     assert processes_with(f"{tmp_path}/trainyard-") == [] and list(tmp_path.iterdir()) == []
 
 
-def memory_samples(rss_of):
+def memory_samples(rss_of, allocated_of=lambda hour: 900):
     """Fifty minutes, a sample every 5 s."""
-    return [operate_memory.Sample(time_s, rss_of(time_s / 3600), 5000, 20, 30) for time_s in range(600, 3600, 5)]
+    return [operate_memory.Sample(time_s, rss_of(time_s / 3600), 5000, allocated_of(time_s / 3600), 20, 30)
+            for time_s in range(600, 3600, 5)]
 
 
 def test_the_growth_of_each_process_is_compared_with_the_noise_of_its_samples():
     samples = {"coordinator": memory_samples(lambda hour: 30_000 + int(400 * hour)),
                "daemon h1": memory_samples(lambda hour: 20_000 + int(3600 * hour) % 7)}
 
-    grows, anonymous, flat, _, load = operate_memory.figures_of(samples, {"steps": 70, "jobs": 3})
+    grows, anonymous, allocated, flat, _, _, load = operate_memory.figures_of(samples, {"steps": 70, "jobs": 3})
 
     assert grows.value == pytest.approx(400, abs=5) and operate.meets_bar(grows) is False
     assert grows.others["low"] <= grows.value <= grows.others["high"]
     assert anonymous.value == 0 and operate.meets_bar(anonymous) is True
+    assert allocated.what.startswith("allocated memory, coordinator") and operate.meets_bar(allocated) is True
     assert operate.meets_bar(flat) is True and "50 min after the warm-up" in flat.what
     assert (load.value, load.others, operate.meets_bar(load)) == (70, {"jobs": 3}, None)
 
 
+def test_growth_of_100_kib_per_hour_counts_in_allocated_memory_alone():
+    samples = {"daemon h1": memory_samples(lambda hour: 20_000 + int(100 * hour), lambda hour: 900 + 100 * hour)}
+
+    resident, _, allocated, _ = operate_memory.figures_of(samples, {})
+
+    assert resident.value == pytest.approx(100, abs=5) and operate.meets_bar(resident) is True
+    assert allocated.value == pytest.approx(100, abs=5) and operate.meets_bar(allocated) is False
+
+
 def test_short_samples_of_memory_have_no_verdict():
-    figure, _, _ = operate_memory.figures_of({"coordinator": memory_samples(lambda hour: 30_000)[:4]}, {})
+    figure, _, _, _ = operate_memory.figures_of({"coordinator": memory_samples(lambda hour: 30_000)[:4]}, {})
 
     assert operate.meets_bar(figure) is None and "too few or too noisy samples for a verdict" in figure.what
 

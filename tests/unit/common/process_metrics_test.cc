@@ -46,11 +46,13 @@ TEST(ProcessMetrics, HaveTheValuesOfThisProcess) {
   std::map<std::string, double> before = Collected();
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
+  const std::vector<char> block(5 << 20, 'x');
   std::map<std::string, double> after = Collected();
   for (int end : pipe_ends) close(end);
 
   EXPECT_EQ(after["process_open_fds"], before["process_open_fds"] + 2);
   EXPECT_GE(before["process_threads"], 1);
+  EXPECT_GT(after["process_allocated_memory_bytes"], before["process_allocated_memory_bytes"] + (5 << 20) - 1);
   EXPECT_GT(before["process_resident_memory_bytes"], 1e6);
   EXPECT_GT(before["process_virtual_memory_bytes"], before["process_resident_memory_bytes"]);
   EXPECT_GE(before["process_max_fds"], 64);
