@@ -157,6 +157,15 @@ size_t CountForwardOnly(const v1::Train& train, const ModelDescription& whole, c
   return static_cast<size_t>(first - units.begin() - 1);
 }
 
+// A GPU replaces the scores of a chunk by their gradient. If the head is tied to the embedding, forward computes the
+// gradient of the matrix.
+uint64_t PlanScoresOnGpu(const v1::Train& train, const ModelSizes& sizes, uint64_t scores, uint64_t in_flight) {
+  const uint64_t chunk = std::min(static_cast<uint64_t>(kHeadLossElementsOnGpu), scores);
+  const uint64_t matrix = static_cast<uint64_t>(sizes.vocabulary) * static_cast<uint64_t>(sizes.width);
+  const uint64_t param = BytesOf(train.precision().param());
+  return chunk * param + (sizes.tied ? in_flight * matrix * std::max<uint64_t>(4, param) : 0);
+}
+
 uint64_t PlanScores(const v1::JobSpec& spec, const ModelSizes& sizes, uint64_t tensor, uint64_t in_flight) {
   const v1::Train& train = spec.train();
   const uint64_t vocabulary = DividedUp(static_cast<uint64_t>(sizes.vocabulary), tensor);
@@ -167,6 +176,7 @@ uint64_t PlanScores(const v1::JobSpec& spec, const ModelSizes& sizes, uint64_t t
   // gradient of one micro-batch.
   if (sizes.vocabulary >= kHeadLossVocabulary) {
     const bool is_gpu = spec.resources().device() == v1::DEVICE_CUDA;
+    if (is_gpu && tensor == 1) return PlanScoresOnGpu(train, sizes, scores, in_flight);
     return 2 * std::min(static_cast<uint64_t>(is_gpu ? kHeadLossElementsOnGpu : kHeadLossElements), scores) * element;
   }
   return (in_flight + 1) * scores * element;

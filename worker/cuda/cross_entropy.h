@@ -1,6 +1,6 @@
-// A kernel that computes cross-entropies and their gradients (worker/model/ops/row_cross_entropy.h) in one pass over the
-// memory of the scores. LibTorch needs four. NVRTC, a library of the torch wheel, compiles it when a job starts, so no
-// build needs nvcc.
+// A kernel that computes cross-entropies and their gradients (worker/model/ops/row_cross_entropy.h) in one pass over
+// the memory of the scores. LibTorch needs four. NVRTC, a library of the torch wheel, compiles it when a job starts, so
+// no build needs nvcc.
 #pragma once
 
 #include <cstdint>

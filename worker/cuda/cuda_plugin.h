@@ -66,12 +66,13 @@ class CudaPlugin {
   // the message says what is missing and what to do.
   virtual absl::StatusOr<int> NumDevices() = 0;
 
-  // Makes `index` the device of the calling thread, which must be the loop's, and loads the kernels that LibTorch lacks.
-  // Possible errors: those of NumDevices; InvalidArgument if the index is too high; Internal with CUDA's message.
+  // Makes `index` the device of the calling thread, which must be the loop's, and loads the kernels that LibTorch
+  // lacks. Possible errors: those of NumDevices; InvalidArgument if the index is too high; Internal with CUDA's
+  // message.
   virtual absl::StatusOr<CudaDevice> Use(int index) = 0;
 
-  // Compiles the kernels that LibTorch lacks, as Use does; needs no GPU. Possible errors: Unavailable if NVRTC cannot be
-  // loaded; InvalidArgument for a compute capability that it does not know; Internal with its log.
+  // Compiles the kernels that LibTorch lacks, as Use does; needs no GPU. Possible errors: Unavailable if NVRTC cannot
+  // be loaded; InvalidArgument for a compute capability that it does not know; Internal with its log.
   virtual absl::Status CompileKernels(int major, int minor) = 0;
 
   // Creates a communicator for tensors on one device per rank. Wait makes the current stream, and not the host, wait

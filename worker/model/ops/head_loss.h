@@ -7,8 +7,8 @@
 // more product. Results equal those of the head followed by the loss, except for the order of sums.
 //
 // On a GPU, sizes are padded to what its matrix units need, and one kernel replaces scores by their gradients
-// (row_cross_entropy.h). Without a sink, forward computes the gradients too, apart from the factor that backward is started with, so no product is computed
-// twice. Source of this idea: Liger Kernel, arXiv:2410.10989.
+// (row_cross_entropy.h). Without a sink, forward computes the gradients too, apart from the factor that backward is
+// started with, so no product is computed twice. Source of this idea: Liger Kernel, arXiv:2410.10989.
 //
 // Thread-safe.
 #pragma once
