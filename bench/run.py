@@ -103,6 +103,9 @@ def measure(rows, measures, pairs, log):
         for name in wanted if round_index % 2 == 0 else reversed(wanted):
             log(f"round {round_index + 1} of {pairs}: {name}")
             measured[name] = measures[name]()
+            # A benchmark that is stopped early has printed what it measured.
+            if speed := getattr(measured[name], "tokens_per_s", None):
+                log(f"{name}: {speed:,.0f} tokens/s")
         for row in rows:
             row.add(measured)
 
