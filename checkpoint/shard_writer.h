@@ -38,7 +38,8 @@ struct TensorHeader {
 };
 
 // Elements [first, first + count), in row-major order, of a box of a tensor. In the file, a whole tensor has its own
-// name and shape, and a whole box is called name[0:4,8:16]; a range has one dimension, and [first:last] after its name.
+// name and shape, and a whole box is called name[0:4,8:16]; a range has one dimension, and
+// [first:first + count] after its name.
 struct ShardEntry {
   TensorHeader tensor = {};
   Box box = {};  // without dimensions: the whole tensor

@@ -158,7 +158,8 @@ void HttpExchange::OnChange(std::function<void()> changed) {
     if (is_open) changed_ = std::move(changed);
   }
   if (!is_open) return changed();
-  shared_->Wake();  // the server polls for another event now
+  // The server now also polls for the disconnection of the client (AwaitsGoneClient).
+  shared_->Wake();
 }
 
 bool HttpExchange::AwaitsGoneClient() const {

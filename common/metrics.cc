@@ -40,7 +40,7 @@ class Scraper {
  private:
   const std::shared_ptr<prometheus::Collectable> source_;
   absl::Mutex mu_;
-  absl::Time begun_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // when the text was collected
+  absl::Time begun_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // when the collection of the text began
   std::string text_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -39,8 +39,8 @@ struct SocketPlaces {
 };
 SocketPlaces SocketPlacesOfThisUser();
 
-// <runtime>/trainyard if the user lingers, else <shared>/trainyard-<uid>. If another user has created that folder,
-// makes one with a random name. Possible errors: those of mkdir.
+// <runtime>/trainyard if the user lingers and the path is usable and short, else <shared>/trainyard-<uid>. If something
+// else than a private folder of this user has that name, makes one with a random name. Possible errors: those of mkdir.
 absl::StatusOr<std::string> MakeSocketFolder(const SocketPlaces& places);
 
 // MakeSocketFolder for this user. The path of the folder is short, however long that of the state folder is; logout

@@ -20,7 +20,8 @@ absl::Status Unprintable(const Value& value) {
       absl::StrCat("a value of type ", value.type_name(), " cannot be printed: its text differs between runs"));
 }
 
-// repr of a float: the shortest digits that give the same number, with an exponent below 1e-4 and from 1e16.
+// Python's repr of a float: the shortest digits that give the same number. Numbers below 1e-4, or of 1e16 or more, get
+// an exponent.
 std::string FloatText(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";

@@ -35,11 +35,12 @@ class EventQueue {
   // For calls. False: the queue is full or closed, and did not accept the event.
   [[nodiscard]] bool TryPost(Event event);
 
-  // For streams, whose events must not be lost. False: the event was accepted, but the queue is full; read no
-  // more until `WhenDrained` calls back.
+  // For streams, whose events must not be lost, apart from the reports above. False: the event was accepted, but the
+  // queue is full; read no more until `WhenDrained` calls back.
   bool Post(Event event);
 
-  // Runs `resume` once the queue has space: immediately, or later on the loop's thread.
+  // Runs `resume` immediately if the queue is not full; otherwise on the loop's thread, once less than half of each
+  // limit is used or the queue is closed.
   void WhenDrained(std::function<void()> resume);
 
   // Waits until there is an event, `wait` has passed or the queue is closed; then removes and returns up to

@@ -35,7 +35,7 @@ std::string HostKey(const HostName& host);
 std::string ForgottenKey(uint64_t number);
 // Returns the part of a job's reports that the event belongs to; none: it is neither a step nor an evaluation.
 std::optional<uint64_t> ReportPartOf(const v1::Event& event);
-// Makes the record of the reports from step `part` * kStepsPerReportPart on.
+// Makes the record of the reports of kStepsPerReportPart steps, from step `part` * kStepsPerReportPart on.
 Record MakeReportPart(const Job& job, uint64_t part);
 
 // Fills an empty `state` from all records of a store; soft fields stay empty. The last contact of each host counts as

@@ -66,7 +66,8 @@ class Turn {
   void Decide(Job& job, DecisionRule rule, NoticeLevel level, std::string text);
   // The same for a host, as a durable event of the cluster; an empty name means the whole cluster.
   void DecideCluster(const HostName& host, DecisionRule rule, NoticeLevel level, std::string text);
-  // Publishes a step or an evaluation: watchers receive it, and metrics count it if `is_new`. Not durable.
+  // Publishes a step, an evaluation or a new reason: watchers receive it, and metrics count it if `is_new`. Not
+  // durable.
   void PublishReport(Job& job, v1::Event event, bool is_new);
   // Stores the newest step and evaluation reports, because no daemon will send them again.
   void StoreReports(Job& job);

@@ -1,4 +1,4 @@
-"""Manifests of Kubernetes against its schemas, and the hooks of the workers against a real cluster."""
+"""The manifests against the schemas of Kubernetes, and the hooks of the workers against local daemons of Trainyard."""
 
 import concurrent.futures
 import os

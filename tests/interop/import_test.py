@@ -18,8 +18,8 @@ IMPORTED = ROOT / "configs" / "imported"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TRAINYARD_COORD")}
 GIVEN = ("--model", "lab-tiny", "--set", "train.data.text=[corpus]", "--set", "train.steps=10", "--set",
          "train.batch.global=8")
-# Prints the names of all keys that Accelerate reads from its file: fields of its dataclass, and the options of
-# `accelerate launch` that its groups set.
+# Prints the names from which the test makes all keys of a file of Accelerate: the fields of its two dataclasses, and
+# all options of `accelerate launch`, because a key of a group such as fsdp_config is an option without its prefix.
 KEYS_OF_ACCELERATE = """
 import dataclasses, json
 from accelerate.commands.config.config_args import ClusterConfig, SageMakerConfig
@@ -112,7 +112,7 @@ def contains(job, expected):
 
 
 def check_nothing_is_ignored(document, result):
-    """Every key of the document has an outcome: settings, a reason, or an error at its place."""
+    """Every key of the document has an outcome: settings, a reason, or an error that names it or its group."""
     outcomes = {row["key"]: row for row in result["keys"]}
     errors = " ".join(problem["key"] + " " + problem["text"] for problem in result["problems"])
     for key in keys_of(document):

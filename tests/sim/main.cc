@@ -69,8 +69,9 @@ std::optional<Options> ReadOptions(int argc, char** argv) {
       ++i;
     } else {
       std::fprintf(stderr,
-                   "trainyard-sim: unknown argument '%s'; supported are --first SEED, --seeds N, --trace, --no-shrink, "
-                   "--shrink-to FILE, --replay FILE, --lossy-minutes N, --mutation NAME\n",
+                   "trainyard-sim: argument '%s' is unknown, or lacks a valid value; supported are --first SEED, "
+                   "--seeds N, --trace, --no-shrink, --shrink-to FILE, --replay FILE, --lossy-minutes N, "
+                   "--mutation NAME\n",
                    argument.c_str());
       return std::nullopt;
     }

@@ -52,8 +52,8 @@ void Core::On(ProcessesSampled event) {
     Trainer& trainer = at->second;
     trainer.reports.SetProcess(sample.state, sample.cpu_s);
     LimitMemory(trainer, sample.memory_bytes);
-    // The silence of two kinds of trainers means nothing: without a link, a trainer cannot report; and the program of a
-    // command reports only when it has made a step.
+    // Silence means nothing in two cases: a trainer without a link cannot report, and the program of a command reports
+    // only when it has made a step.
     bool silent = !trainer.command_grace.has_value() && trainer.link != LinkId() &&
                   now_ - trainer.last_message_at >= kSilentAfter;
     bool cannot_report = silent || trainer.link == LinkId();

@@ -47,8 +47,8 @@ class PacketSlots {
 // largest packet.
 std::unique_ptr<PacketSlots> NewSharedMemorySlots(std::unique_ptr<SharedSegment> segment);
 
-// Slots at both ends, connected by messages. The receiver always has two receives posted, so that packets arrive
-// while its program computes; Release acknowledges a packet.
+// Slots at both ends, connected by messages. The receiver has posted a receive for each slot that was released, so that
+// packets arrive while its program computes; Release acknowledges a packet.
 std::unique_ptr<PacketSlots> NewGlooSlots(std::unique_ptr<PeerCommunicator> peers);
 
 }  // namespace trainyard

@@ -150,7 +150,7 @@ struct TrainConfig {
   uint64_t checkpoint_every = 0;  // steps; 0: only the last
   uint64_t checkpoint_keep = 3;   // 0: all
   uint64_t checkpoint_keep_every = 0;
-  bool checkpoint_keep_best = false;  // save after each evaluation with the lowest loss so far, and keep that save
+  bool checkpoint_keep_best = false;  // save after each evaluation with the lowest loss so far, never delete the best
   bool allow_data_change = false;
   bool checkpoint_full = false;  // weights are stored whole, in one file
   bool checkpoint_full_optimizer = false;

@@ -23,7 +23,7 @@ namespace trainyard {
 
 class Gatherer {
  public:
-  // The root has memory of its own; the other units use slots. Nothing is owned.
+  // The root has memory of its own; the other units use slots. The arguments must outlive it.
   Gatherer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators, SlotPool& pool,
            const DataParallelOptions& options);
 
@@ -50,7 +50,7 @@ class Gatherer {
     int64_t event = -1;                                     // the gathers' event in events_
   };
 
-  // Device memory that a gather of a shard in host memory reads.
+  // Device memory with a copy of a shard in host memory; the gather reads the copy.
   struct Staging {
     at::Tensor memory;
     bool busy = false;

@@ -14,7 +14,8 @@
 namespace trainyard {
 namespace {
 
-// The size of a chunk, which one thread copies at a time. A copy can be cancelled between two chunks.
+// The most bytes that a chunk copies; a chunk that is only hashed is a whole piece. One thread processes a chunk at a
+// time, and a save can be cancelled between two chunks.
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 uint64_t BytesOf(const SaveRange& range) { return range.entry.count * DtypeBytes(range.entry.tensor.dtype); }

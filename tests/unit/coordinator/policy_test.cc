@@ -57,7 +57,7 @@ TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
   EXPECT_EQ(AdaptiveLease(base, gaps), base);
 }
 
-TEST(Lifecycle, Table_IsDeterministic_LeavesNoFinalState_AndReachesEveryState) {
+TEST(Lifecycle, Table_IsDeterministic_HasNoTransitionFromAFinalState_AndReachesEveryState) {
   std::set<std::pair<int, int>> seen;
   std::set<v1::JobState> reached = {v1::JOB_STATE_QUEUED};
   for (const Transition& transition : LifecycleTable()) {

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// How often each token is chosen by evenly spaced random numbers.
+// The share of draws that choose each token, with evenly spaced numbers instead of random ones.
 template <typename T>
 std::map<int64_t, double> SharesOf(const std::vector<T>& scores, const SamplingPolicy& policy) {
   constexpr int kDraws = 10000;

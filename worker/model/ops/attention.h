@@ -1,10 +1,10 @@
 // Causal self-attention with the softmax of scores x 1 / sqrt(width of a head).
 //
-// On CPUs, our own kernels are used in fp32 and, on many CPUs (HasGemm), in bf16 or fp16. They process 64 rows of
-// scores at a time (these fit a core's caches), skip the part right of the diagonal, and read queries, keys and values
-// where the projection has written them. Backward recomputes the scores and writes all three gradients where the
-// backward of the projection reads them. All other cases use LibTorch; with dropout, LibTorch stores the probabilities
-// of all pairs of tokens.
+// On CPUs, our own kernels are used without dropout in fp32 and, on many CPUs (HasGemm), in bf16 or fp16. They process
+// 64 rows of scores at a time (these fit a core's caches), skip the part right of the diagonal, and read queries, keys
+// and values where the projection has written them. Backward recomputes the scores and writes all three gradients where
+// the backward of the projection reads them. All other cases use operations of LibTorch; with dropout, these store the
+// probabilities of all pairs of tokens.
 //
 // Documents in a sequence: `starts`, int64 [sequences, tokens], holds for each token the position of the first token
 // of its document. A token attends to the tokens from that position to its own. `starts` is undefined if sequences
