@@ -201,7 +201,8 @@ def test_the_libraries_of_the_gpu_image_are_complete_except_for_the_driver(stora
 
     missing = {library: storage.missing_libraries("worker-cuda", library) for library in libraries}
 
-    assert {"libtorch_cuda.so", "libnccl.so.2", "libcudart.so.13"} <= {path.rpartition("/")[2] for path in libraries}
+    assert {"libtorch_cuda.so", "libnccl.so.2", "libcudart.so.13", "libnvrtc.so.13",
+            "libnvrtc-builtins.so.13.0"} <= {path.rpartition("/")[2] for path in libraries}
     missing = {library: names - images.FROM_THE_HOST for library, names in missing.items()
                if not images.NEVER_LOADED.search(library)}
     assert not {library: names for library, names in missing.items() if names}

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -10,6 +11,9 @@
 #include <torch/library.h>
 
 #include <array>
+#include <string>
+#include <type_traits>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +35,8 @@ struct Nvrtc {
 };
 
 absl::StatusOr<Nvrtc> OpenNvrtc() {
+  // NVRTC opens this library by its name alone, so it is opened first, by the search path of this plugin.
+  (void)dlopen("libnvrtc-builtins.so.13.0", RTLD_NOW | RTLD_LOCAL);
   void* library = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::UnavailableError(dlerror());
   Nvrtc nvrtc;
@@ -60,20 +66,22 @@ std::string LogOf(const Nvrtc& nvrtc, nvrtcProgram program) {
 }
 
 // By the type of the scores; set before the operator is registered, and never changed.
-struct Kernels {
+struct CrossEntropyKernels {
   cudaKernel_t fp32 = nullptr, bf16 = nullptr, fp16 = nullptr;
-} kernels;
+} cross_entropy_kernels;
 
 at::Tensor CrossEntropyOnGpu(const at::Tensor& scores, const at::Tensor& targets, int64_t columns, double factor,
                              bool writes_gradients) {
-  const cudaKernel_t kernel = scores.scalar_type() == at::kFloat      ? kernels.fp32
-                              : scores.scalar_type() == at::kBFloat16 ? kernels.bf16
-                              : scores.scalar_type() == at::kHalf     ? kernels.fp16
+  const cudaKernel_t kernel = scores.scalar_type() == at::kFloat      ? cross_entropy_kernels.fp32
+                              : scores.scalar_type() == at::kBFloat16 ? cross_entropy_kernels.bf16
+                              : scores.scalar_type() == at::kHalf     ? cross_entropy_kernels.fp16
                                                                       : nullptr;
   TORCH_CHECK(kernel != nullptr, "cross_entropy_ supports fp32, bf16 and fp16 on a GPU, not ", scores.scalar_type());
   TORCH_CHECK(scores.is_contiguous() && targets.is_contiguous() && targets.scalar_type() == at::kLong &&
                   scores.size(0) == targets.size(0) && scores.size(1) % 64 == 0 && columns <= scores.size(1),
               "cross_entropy_ needs dense scores [rows, a multiple of 64] and one int64 target per row");
+  TORCH_CHECK(scores.device() == targets.device(), "cross_entropy_ needs scores and targets on the same GPU");
+  const c10::cuda::CUDAGuard guard(scores.device());
   at::Tensor losses = at::empty({scores.size(0)}, scores.options().dtype(at::kFloat));
   if (scores.size(0) == 0) return losses;
   void* data = scores.data_ptr();
@@ -92,13 +100,15 @@ at::Tensor CrossEntropyOnGpu(const at::Tensor& scores, const at::Tensor& targets
 absl::Status Load(int major, int minor) {
   ASSIGN_OR_RETURN(const std::vector<char> code, CompileCrossEntropy(major, minor));
   const auto check = [](cudaError_t error) {
-    return error == cudaSuccess ? absl::OkStatus() : absl::InternalError(cudaGetErrorString(error));
+    if (error == cudaSuccess) return absl::OkStatus();
+    (void)cudaGetLastError();  // LibTorch would report it at its next launch
+    return absl::InternalError(cudaGetErrorString(error));
   };
   cudaLibrary_t library = nullptr;  // never unloaded
   RETURN_IF_ERROR(check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0)));
-  RETURN_IF_ERROR(check(cudaLibraryGetKernel(&kernels.fp32, library, "cross_entropy_fp32")));
-  RETURN_IF_ERROR(check(cudaLibraryGetKernel(&kernels.bf16, library, "cross_entropy_bf16")));
-  RETURN_IF_ERROR(check(cudaLibraryGetKernel(&kernels.fp16, library, "cross_entropy_fp16")));
+  RETURN_IF_ERROR(check(cudaLibraryGetKernel(&cross_entropy_kernels.fp32, library, "cross_entropy_fp32")));
+  RETURN_IF_ERROR(check(cudaLibraryGetKernel(&cross_entropy_kernels.bf16, library, "cross_entropy_bf16")));
+  RETURN_IF_ERROR(check(cudaLibraryGetKernel(&cross_entropy_kernels.fp16, library, "cross_entropy_fp16")));
   static auto* operators =
       new torch::Library(torch::Library::IMPL, "trainyard", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   operators->impl("cross_entropy_", &CrossEntropyOnGpu);
@@ -129,7 +139,11 @@ absl::StatusOr<std::vector<char>> CompileCrossEntropy(int major, int minor) {
 }
 
 absl::Status LoadCrossEntropy(int major, int minor) {
-  static const absl::Status* status = new absl::Status(Load(major, minor));
+  static const std::pair<int, int> loaded(major, minor);
+  static const auto* status = new absl::Status(Load(major, minor));
+  if (loaded != std::pair(major, minor)) {
+    return absl::FailedPreconditionError("the kernels of this process are compiled for another kind of GPU");
+  }
   return *status;
 }
 

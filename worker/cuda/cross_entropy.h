@@ -17,7 +17,7 @@ namespace trainyard {
 absl::StatusOr<std::vector<char>> CompileCrossEntropy(int major, int minor);
 
 // Compiles and loads the kernels for the current device, which LibTorch then uses for CUDA tensors of fp32, bf16 and
-// fp16. All devices of the process must have its capability. Later calls do nothing. After an error, LibTorch's own
+// fp16. Later calls do nothing; they fail for another capability. After an error, LibTorch's own
 // kernels remain in use.
 absl::Status LoadCrossEntropy(int major, int minor);
 

@@ -60,7 +60,8 @@ static __device__ Sum AddLanes(Sum sum) {
   return sum;
 }
 
-// Returns the sum of all threads to every thread. All threads have read their scores when it returns.
+// Returns the sum of all threads to every thread; its last bit may differ between threads. All threads have read their
+// scores when it returns.
 static __device__ Sum AddThreads(Sum sum) {
   __shared__ Sum of_warps[32];
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -82,7 +83,8 @@ static __device__ void Run(typename Type::Element* scores, const i64* targets, f
   scores += blockIdx.x * stride;
   const i64 target = targets[blockIdx.x];
   uint4* packs = reinterpret_cast<uint4*>(scores);
-  const float of_target = target < 0 ? 0 : Type::Load(scores[target]);
+  // The loss of a target that is not a column is NaN.
+  const float of_target = target < 0 ? 0 : target < columns ? Type::Load(scores[target]) : __int_as_float(0x7fc00000);
 
   Sum sum = {NO_SCORE, 0};
   for (i64 i = threadIdx.x; i < stride / kCount; i += blockDim.x) {

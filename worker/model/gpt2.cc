@@ -156,9 +156,12 @@ class Gpt2 final : public Model {
     if (part_.heads) add({ln_f_.weight, ln_f_.bias});
     for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
       AddTo(order, block->mlp_proj.adapter);
-      add({block->mlp_proj.weight, block->mlp_proj.bias, block->c_fc.bias});  // GELU adds the bias of c_fc
+      add({block->mlp_proj.weight, block->mlp_proj.bias});
+      if (GeluAddsBias()) add({block->c_fc.bias});
       AddTo(order, block->c_fc.adapter);
-      add({block->c_fc.weight, block->ln_2.weight, block->ln_2.bias});
+      add({block->c_fc.weight});
+      if (!GeluAddsBias()) add({block->c_fc.bias});
+      add({block->ln_2.weight, block->ln_2.bias});
       AddTo(order, block->attn_proj.adapter);
       add({block->attn_proj.weight, block->attn_proj.bias});
       for (auto projection = block->c_attn.rbegin(); projection != block->c_attn.rend(); ++projection) {
@@ -176,6 +179,10 @@ class Gpt2 final : public Model {
   int64_t vocabulary() const override { return sizes_.vocabulary; }
 
  private:
+  // Whether GELU adds the bias of c_fc, as on a CPU. On a GPU the product adds it, in the same pass. With tensor ranks,
+  // GELU adds it on both.
+  bool GeluAddsBias() const { return tensor_group_ != nullptr || parameters_[0].tensor.is_cpu(); }
+
   at::Tensor Embed(const at::Tensor& inputs, const Gpt2Pass& pass) const {
     const at::Tensor positions = Positions(inputs, pass);
     const at::Tensor tokens =
@@ -229,8 +236,7 @@ class Gpt2 final : public Model {
 
   at::Tensor Forward(const Block& block, const at::Tensor& x, const Gpt2Pass& of_batch, const Gpt2Dropout& dropout,
                      GradientSink* sink, ProductTape* tape, const CachedLayer& cached = {}) const {
-    // On a CPU, GELU adds the bias of c_fc. On a GPU the product does, in the same pass.
-    const bool gelu_adds_bias = x.is_cpu() || tensor_group_ != nullptr;
+    const bool gelu_adds_bias = GeluAddsBias();
     const LinearArgs c_fc{.weight = block.c_fc.weight,
                           .bias = gelu_adds_bias ? NumberedTensor() : block.c_fc.bias,
                           .sink = sink,

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "models/llama_description.h"
 #include "models/head_loss_limits.h"
+#include "models/llama_description.h"
 #include "worker/model/initial_values.h"
 #include "worker/model/key_value_cache.h"
 #include "worker/model/ops/attention.h"

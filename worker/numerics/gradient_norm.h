@@ -12,7 +12,7 @@ namespace trainyard {
 // Sum of the squares of a flat, contiguous tensor of fp32, fp64, bf16 or fp16, computed in fp64 in an order that
 // depends only on the tensor's length, not on the CPU or the number of threads. Two layouts of the same gradients
 // differ by fp64 rounding. NaN and infinities propagate. On a GPU, the squares of 4,096 elements at a time are added in
-// fp32, or in fp64 if the tensor is fp64.
+// fp32, or in fp64 if the tensor is fp64: a square above the range of fp32 makes the sum infinite.
 double SumOfSquares(const at::Tensor& flat);
 // The sum over several tensors in order; waits for a GPU only once.
 double SumOfSquares(const std::vector<at::Tensor>& flats);

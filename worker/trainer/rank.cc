@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "models/head_loss_limits.h"
 #include "models/lora_targets.h"
 #include "worker/collectives/device_communicator.h"
 #include "worker/data/data_check.h"
@@ -202,10 +203,6 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
     log << absl::StrFormat("device: GPU %d, %s, %.1f GB", device.gpu.index, device.gpu.name,
                            static_cast<double>(device.gpu.memory_bytes) / 1e9)
         << std::endl;
-    if (const std::string& reason = device.gpu.slow_loss_reason; !reason.empty()) {
-      log << "warning: the loss of a large vocabulary is computed by LibTorch's slower kernels: " << reason
-          << std::endl;
-    }
   }
   log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
                          config.batch_global, config.batch_micro, mesh.num_data_ranks(),
@@ -227,6 +224,10 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   auto rank = std::make_unique<Rank>();
   rank->ledger = ledger;
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
+  const std::string& slow_loss_reason = rank->device.gpu.slow_loss_reason;
+  if (!slow_loss_reason.empty() && order.config.model.vocabulary >= kHeadLossVocabulary) {
+    log << "warning: LibTorch's kernels compute the loss, more slowly than ours: " << slow_loss_reason << std::endl;
+  }
   RETURN_IF_ERROR(OpenData(order, rank->inputs, log));
   RestorePoint point;
   Clock& clock = Clock::GetSteadyClock();

@@ -1,15 +1,18 @@
 #include "worker/model/ops/head_loss.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "models/head_loss_limits.h"
 #include "tests/unit/model/gradients.h"
+#include "worker/model/ops/row_cross_entropy.h"
 
 namespace trainyard {
 namespace {
@@ -31,7 +34,7 @@ std::vector<at::Tensor> HeadThenLoss(const HeadCase& c, at::ScalarType type) {
 std::vector<at::Tensor> Chunked(const HeadCase& c, at::ScalarType type, int64_t max_elements,
                                 GradientSink* sink = nullptr, HeadLossKernel kernel = HeadLossKernel::kOwn) {
   at::Tensor x = Leaf(c.x.to(type)), weight = Leaf(c.weight.to(type));
-  const std::optional<at::ScalarType> output = type == at::kBFloat16 ? std::optional(at::kFloat) : std::nullopt;
+  const std::optional<at::ScalarType> output = weight.element_size() == 2 ? std::optional(at::kFloat) : std::nullopt;
   at::Tensor loss = HeadLossBy(kernel, x, {weight, 0}, c.targets, output, sink, max_elements);
   (loss * 3).backward();
   return {loss.detach(), x.grad(), weight.grad()};
@@ -44,7 +47,7 @@ TEST(HeadLoss, EqualsTheHeadFollowedByTheLoss_ForAnyNumberOfRowsAtATime) {
   const auto exact = HeadThenLoss(c, at::kDouble);
   for (int64_t max_elements : {int64_t{1}, int64_t{67 * 7}, int64_t{67 * 50}, kHeadLossElements}) {
     for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-13}, {at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}}) {
-      for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kLibTorch}) {
+      for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kPadded}) {
         const auto found = Chunked(c, type, max_elements, /*sink=*/nullptr, kernel);
         for (size_t i = 0; i < exact.size(); ++i) {
           EXPECT_LT(RelativeDifference(found[i], exact[i]), tolerance) << type << ", tensor " << i;
@@ -60,8 +63,9 @@ TEST(HeadLoss, WritesTheGradientOfTheWeightIntoTheSink_AndAddsFromTheSecondPassO
   const auto exact = HeadThenLoss(c, at::kDouble);
   for (const auto& [type, kernel] : {std::pair{at::kFloat, HeadLossKernel::kOwn},
                                      {at::kBFloat16, HeadLossKernel::kOwn},
-                                     {at::kFloat, HeadLossKernel::kLibTorch},
-                                     {at::kBFloat16, HeadLossKernel::kLibTorch}}) {
+                                     {at::kFloat, HeadLossKernel::kPadded},
+                                     {at::kBFloat16, HeadLossKernel::kPadded},
+                                     {at::kHalf, HeadLossKernel::kPadded}}) {
     CollectingSink sink({at::full({67, 17}, 5.0f)});
     const auto first = Chunked(c, type, 67 * 7, &sink, kernel);
     EXPECT_FALSE(first[2].defined()) << "the gradient was delivered twice";
@@ -75,7 +79,7 @@ TEST(HeadLoss, WithoutATargetThatCounts_IsZeroWithGradientsOfZero) {
   at::manual_seed(5);
   HeadCase c;
   c.targets.fill_(-1);
-  for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kLibTorch}) {
+  for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kPadded}) {
     for (const at::Tensor& tensor : Chunked(c, at::kFloat, 67 * 7, /*sink=*/nullptr, kernel)) {
       EXPECT_EQ(tensor.abs().sum().item<float>(), 0);
     }
@@ -85,11 +89,60 @@ TEST(HeadLoss, WithoutATargetThatCounts_IsZeroWithGradientsOfZero) {
 TEST(HeadLossOfAFrozenWeight, IgnoresTheSink) {
   at::manual_seed(5);
   const HeadCase c;
-  at::Tensor x = Leaf(c.x);
-  CollectingSink sink({at::full({67, 17}, 5.0f)});
-  HeadLoss(x, {c.weight, 0}, c.targets, std::nullopt, &sink).backward();
-  EXPECT_TRUE(x.grad().defined());
-  EXPECT_EQ(sink.done(), (std::vector<int>{0}));
+  const auto exact = HeadThenLoss(c, at::kDouble);
+  for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kPadded}) {
+    at::Tensor x = Leaf(c.x);
+    CollectingSink sink({at::full({67, 17}, 5.0f)});
+    (HeadLossBy(kernel, x, {c.weight, 0}, c.targets, std::nullopt, &sink) * 3).backward();
+    EXPECT_LT(RelativeDifference(x.grad(), exact[1]), 1e-5);
+    EXPECT_EQ(sink.done(), (std::vector<int>{0}));
+  }
+}
+
+TEST(HeadLossOfAFrozenInput, HasTheGradientOfTheWeight) {
+  at::manual_seed(5);
+  const HeadCase c;
+  const auto exact = HeadThenLoss(c, at::kDouble);
+  for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kPadded}) {
+    at::Tensor weight = Leaf(c.weight);
+    (HeadLossBy(kernel, c.x, {weight, 0}, c.targets, std::nullopt, /*sink=*/nullptr) * 3).backward();
+    EXPECT_LT(RelativeDifference(weight.grad(), exact[2]), 1e-5);
+  }
+}
+
+TEST(HeadLoss, WithoutGradients_IsTheSame) {
+  at::manual_seed(5);
+  const HeadCase c;
+  const auto exact = HeadThenLoss(c, at::kDouble);
+  for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kPadded}) {
+    c10::NoGradGuard no_grad;
+    const at::Tensor loss = HeadLossBy(kernel, Leaf(c.x), {Leaf(c.weight), 0}, c.targets, std::nullopt, nullptr);
+    EXPECT_LT(RelativeDifference(loss, exact[0]), 1e-5);
+  }
+}
+
+// The weight's gradient of such a small loss scale is below the normal numbers of fp16.
+TEST(PaddedHeadLoss, InFp16_KeepsTheDigitsOfAGradientWithASmallSeed) {
+  at::manual_seed(5);
+  const HeadCase c;
+  const auto exact = HeadThenLoss(c, at::kDouble);
+  at::Tensor x = Leaf(c.x.to(at::kHalf)), weight = Leaf(c.weight.to(at::kHalf));
+  CollectingSink sink({at::zeros({67, 17})});
+  const double seed = 1.0 / (1 << 24);
+  (HeadLossBy(HeadLossKernel::kPadded, x, {weight, 0}, c.targets, at::kFloat, &sink) * seed).backward();
+  EXPECT_LT(RelativeDifference(sink.Claim(0).tensor / seed * 3, exact[2]), 1e-2);
+}
+
+TEST(CrossEntropyOfRows, SubtractsOneBeforeItRounds) {
+  at::Tensor scores = at::zeros({3, 64});
+  for (const auto& [row, score] : {std::pair{0, 8.0}, {1, 11.0}, {2, 14.0}}) scores[row][5] = score;
+  const at::Tensor targets = at::full({3}, 5, at::kLong);
+  at::Tensor exact = scores.to(at::kDouble), found = scores.to(at::kBFloat16);
+  CrossEntropyOfRows(exact, targets, /*columns=*/64, /*factor=*/1, /*writes_gradients=*/true);
+
+  CrossEntropyOfRows(found, targets, /*columns=*/64, /*factor=*/1, /*writes_gradients=*/true);
+
+  EXPECT_TRUE(at::allclose(found.to(at::kDouble), exact, /*rtol=*/1.0 / 128, /*atol=*/1e-9)) << found.select(1, 5);
 }
 
 }  // namespace

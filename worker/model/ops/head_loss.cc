@@ -107,13 +107,15 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
 constexpr int64_t kAlignment = 64;
 // fp16 gradients of scores are multiplied by this, because most probabilities of a large vocabulary are too small for
 // the normal numbers of fp16.
-constexpr double kHalfFactor = 1024;
+constexpr double kHalfFactor = 64;
 
 double FactorOf(at::ScalarType type) { return type == at::kHalf ? kHalfFactor : 1; }
 
+int64_t AlignedUp(int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
+
 // Returns the weight with rows of 0 at the end, so that it has a multiple of kAlignment rows.
 at::Tensor Padded(const at::Tensor& weight) {
-  const int64_t rows = weight.size(0), padded = (rows + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t rows = weight.size(0), padded = AlignedUp(rows);
   if (padded == rows) return weight;
   at::Tensor whole = at::empty({padded, weight.size(1)}, weight.options());
   whole.narrow(0, 0, rows).copy_(weight);
@@ -125,9 +127,14 @@ at::Tensor Padded(const at::Tensor& weight) {
 struct PieceGradients {
   at::Tensor x = {};       // [rows, in]
   at::Tensor weight = {};  // like the weight, in the type of the sums; may lack the rows of the padding
-  at::Tensor seed = {};    // a factor for `weight`, in x's type; undefined: 1
+  at::Tensor seed = {};    // a factor for `weight`; undefined: 1
   bool overwrites = true;
 };
+
+// Returns `x` times a scalar of a wider type, rounded once.
+at::Tensor Times(const at::Tensor& x, const at::Tensor& scalar) {
+  return x.to(scalar.scalar_type()).mul(scalar).to(x.scalar_type());
+}
 
 // Returns the losses of the rows, and computes gradients, which contain FactorOf.
 at::Tensor RunPiece(const at::Tensor& x, const at::Tensor& padded_weight, int64_t columns, const at::Tensor& targets,
@@ -139,7 +146,7 @@ at::Tensor RunPiece(const at::Tensor& x, const at::Tensor& padded_weight, int64_
   const at::Tensor& of_scores = scores;  // CrossEntropyOfRows has replaced the scores by their gradients
   if (gradients.weight.defined()) {
     WriteTransposedProduct(of_scores.narrow(1, 0, gradients.weight.size(0)),
-                           gradients.seed.defined() ? x.mul(gradients.seed) : x, gradients.weight,
+                           gradients.seed.defined() ? Times(x, gradients.seed) : x, gradients.weight,
                            gradients.overwrites);
   }
   at::Tensor grad_x = gradients.x;
@@ -147,9 +154,10 @@ at::Tensor RunPiece(const at::Tensor& x, const at::Tensor& padded_weight, int64_
   return losses;
 }
 
-// The loss by kernels of LibTorch. Without a sink, the gradient of the weight needs memory anyway, so forward computes
-// both gradients, and backward only multiplies them by its seed. With a sink, backward computes the scores again.
-struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunction> {
+// The loss with padded sizes. Where the gradient of the weight needs memory anyway, because there is no sink, or is not
+// needed, forward computes the gradients, and backward only multiplies them by its seed. Otherwise backward computes
+// the scores again.
+struct PaddedHeadLossFunction : torch::autograd::Function<PaddedHeadLossFunction> {
   using Context = torch::autograd::AutogradContext;
   enum Input { kX, kWeight, kNumInputs = 9 };
   enum Saved { kTargets = 2, kGradX, kGradWeight };
@@ -157,13 +165,14 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
                             at::ScalarType output, int64_t at_a_time, int64_t sink, int64_t weight_number, bool needs_x,
                             bool needs_weight) {
-    const bool computes = sink == 0 && (needs_x || needs_weight);
+    const bool computes = needs_weight ? sink == 0 : needs_x;
     const at::Tensor padded = Padded(weight);
     PieceGradients whole;
     if (computes && needs_x) whole.x = at::empty_like(x);
     if (computes && needs_weight) whole.weight = at::empty(padded.sizes(), OptionsOfSums(x));
     const at::Tensor loss = RunPieces(x, padded, weight.size(0), targets, at_a_time, whole);
-    context->save_for_backward({x, weight, targets, whole.x, whole.weight});
+    const at::Tensor none;
+    context->save_for_backward({computes ? none : x, weight, computes ? none : targets, whole.x, whole.weight});
     context->saved_data["computed"] = computes;
     context->saved_data["at_a_time"] = at_a_time;
     context->saved_data["sink"] = sink;
@@ -173,8 +182,9 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
 
   static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
     const auto saved = context->get_saved_variables();
-    const at::Tensor &x = saved[kX], &weight = saved[kWeight];
-    const at::Tensor seed = gradients[0].to(OptionsOfSums(x).dtype()).div(FactorOf(x.scalar_type()));
+    const at::Tensor& weight = saved[kWeight];
+    const at::ScalarType sum_type = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor seed = gradients[0].to(sum_type).div(FactorOf(weight.scalar_type()));
     torch::autograd::tensor_list result(kNumInputs);
     if (context->saved_data["computed"].toBool()) {
       result[kX] = saved[kGradX];
@@ -184,7 +194,7 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
     } else {
       Recompute(*context, saved, seed, result);
     }
-    if (result[kX].defined()) result[kX].mul_(seed);
+    if (result[kX].defined()) result[kX] = Times(result[kX], seed);
     return result;
   }
 
@@ -211,20 +221,28 @@ struct LibTorchHeadLossFunction : torch::autograd::Function<LibTorchHeadLossFunc
     const at::Tensor &x = saved[kX], &weight = saved[kWeight];
     auto* sink = reinterpret_cast<GradientSink*>(context.saved_data["sink"].toInt());
     const int number = static_cast<int>(context.saved_data["weight"].toInt());
-    PieceGradients whole{.seed = seed.to(x.scalar_type())};
+    PieceGradients whole;
     if (context.needs_input_grad(kX)) whole.x = result[kX] = at::empty_like(x);
     GradientSink::Place place;
-    if (context.needs_input_grad(kWeight)) {
-      place = sink->Claim(number);
-      whole.weight = place.tensor.defined() ? place.tensor : at::empty(weight.sizes(), OptionsOfSums(x));
-      whole.overwrites = place.overwrites || !place.tensor.defined();
+    if (context.needs_input_grad(kWeight)) place = sink->Claim(number);
+    // In fp16, products with the seed could be too small, so the sum is multiplied by the seed.
+    const bool writes_to_place = place.tensor.defined() && x.scalar_type() != at::kHalf;
+    if (writes_to_place) {
+      whole.weight = place.tensor;
+      whole.overwrites = place.overwrites;
+      whole.seed = seed;
+    } else if (context.needs_input_grad(kWeight)) {
+      whole.weight = at::empty(weight.sizes(), OptionsOfSums(x));
     }
     RunPieces(x, Padded(weight), weight.size(0), saved[kTargets], context.saved_data["at_a_time"].toInt(), whole);
-    if (place.tensor.defined()) {
-      sink->Done(number);
-    } else if (whole.weight.defined()) {
+    if (!whole.weight.defined()) return;
+    if (!writes_to_place) whole.weight.mul_(seed);
+    if (!place.tensor.defined()) {
       result[kWeight] = whole.weight.to(weight.scalar_type());
+      return;
     }
+    if (!writes_to_place) place.overwrites ? place.tensor.copy_(whole.weight) : place.tensor.add_(whole.weight);
+    sink->Done(number);
   }
 };
 
@@ -239,20 +257,24 @@ at::Tensor HeadLossBy(HeadLossKernel kernel, const at::Tensor& x, const Numbered
                       std::optional<int64_t> max_elements) {
   const at::Tensor rows = x.contiguous(), flat_targets = targets.reshape({-1});
   const at::ScalarType type = output.value_or(x.scalar_type());
-  const int64_t at_a_time = RowsAtATime(weight.tensor, max_elements.value_or(HeadLossElements(x.device())));
+  int64_t at_a_time = RowsAtATime(weight.tensor, max_elements.value_or(HeadLossElements(x.device())));
   if (kernel == HeadLossKernel::kOwn) {
     return HeadLossFunction::apply(rows, weight.tensor, flat_targets, type, at_a_time, reinterpret_cast<int64_t>(sink),
                                    int64_t{weight.number});
   }
+  if (at_a_time >= kAlignment) {  // pieces of equal size keep a GPU busy until the end
+    const int64_t pieces = (rows.size(0) + at_a_time - 1) / at_a_time;
+    at_a_time = AlignedUp((rows.size(0) + pieces - 1) / std::max<int64_t>(1, pieces));
+  }
   const bool differentiates = c10::GradMode::is_enabled();
-  return LibTorchHeadLossFunction::apply(
+  return PaddedHeadLossFunction::apply(
       rows, weight.tensor, flat_targets, type, at_a_time, reinterpret_cast<int64_t>(sink), int64_t{weight.number},
       differentiates && x.requires_grad(), differentiates && weight.tensor.requires_grad());
 }
 
 at::Tensor HeadLoss(const at::Tensor& x, const NumberedTensor& weight, const at::Tensor& targets,
                     std::optional<at::ScalarType> output, GradientSink* sink, std::optional<int64_t> max_elements) {
-  const HeadLossKernel kernel = x.is_cpu() ? HeadLossKernel::kOwn : HeadLossKernel::kLibTorch;
+  const HeadLossKernel kernel = x.is_cpu() ? HeadLossKernel::kOwn : HeadLossKernel::kPadded;
   return HeadLossBy(kernel, x, weight, targets, output, sink, max_elements);
 }
 

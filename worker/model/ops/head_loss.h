@@ -33,8 +33,8 @@ at::Tensor HeadLoss(const at::Tensor& x, const NumberedTensor& weight, const at:
                     std::optional<at::ScalarType> output, GradientSink* sink = nullptr,
                     std::optional<int64_t> max_elements = std::nullopt);
 
-// The same by the kernels of one kind of device. LibTorch's run on a CPU too, for tests.
-enum class HeadLossKernel { kOwn, kLibTorch };
+// The same by the kernels of one kind of device: kOwn on a CPU, kPadded on a GPU and, in tests, also on a CPU.
+enum class HeadLossKernel { kOwn, kPadded };
 at::Tensor HeadLossBy(HeadLossKernel kernel, const at::Tensor& x, const NumberedTensor& weight,
                       const at::Tensor& targets, std::optional<at::ScalarType> output, GradientSink* sink,
                       std::optional<int64_t> max_elements = std::nullopt);

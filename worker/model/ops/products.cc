@@ -122,7 +122,8 @@ void WriteTransposedProduct(const at::Tensor& x, const at::Tensor& grad, const a
     overwrites ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
     return;
   }
-  if (x.is_cuda() && place.scalar_type() == at::kFloat) {  // the sums of a 16-bit product are not rounded
+  if (x.is_cuda() && x.element_size() == 2 &&
+      place.scalar_type() == at::kFloat) {  // the sums of a 16-bit product are not rounded
     at::Tensor to = place;
     overwrites ? at::mm_out(to, x.t(), grad, at::kFloat) : at::addmm_out(to, place, x.t(), grad, at::kFloat);
     return;

@@ -4,7 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/exp.h>
-#include <ATen/ops/full_like.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -22,10 +21,11 @@ at::Tensor CrossEntropy(const at::Tensor& scores, const at::Tensor& targets, int
                                      /*half_to_float=*/false);
   at::Tensor losses = logs.gather(1, target).squeeze(1).neg_().masked_fill_(has_none, 0);
   if (!writes_gradients) return losses;
+  // 1 is subtracted before the result is rounded to 16 bits.
+  const at::Tensor of_targets = logs.gather(1, target).expm1_().mul_(factor).to(scores.scalar_type());
   at::Tensor to = scores;
   at::exp_out(to, factor == 1 ? logs : logs.add_(std::log(factor)));
-  scores.scatter_add_(1, target, at::full_like(target, -factor, scores.options()));
-  scores.masked_fill_(has_none.unsqueeze(1), 0);
+  scores.scatter_(1, target, of_targets).masked_fill_(has_none.unsqueeze(1), 0);
   return losses;
 }
 
