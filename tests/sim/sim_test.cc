@@ -36,7 +36,7 @@ std::string Explain(const Scenario& scenario, const Result& result) {
 }
 
 TEST(Simulation, ManySeeds_EveryInvariantHolds) {
-  for (uint64_t seed = 1; seed <= (RunsAllSeeds() ? 300 : 120); ++seed) {
+  for (uint64_t seed = 1; seed <= (RunsAllSeeds() ? 300 : 100); ++seed) {
     Scenario scenario = DrawScenario(seed);
 
     Result result = World(scenario).Run();
