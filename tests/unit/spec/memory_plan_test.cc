@@ -176,6 +176,14 @@ TEST(PlanMemory, OfALargeVocabulary_IsBoundedByTheChunk) {
   EXPECT_EQ(Plan(many).scores, 4u * 2 * (1u << 22));
 }
 
+// On a GPU, the scores of a chunk become their gradient in place, and a tied head has its gradient until backward.
+TEST(PlanMemory, OfALargeVocabularyOnAGpu_IsAChunkAndTheGradientOfTheHead) {
+  const MemoryPlan plan = Plan({"train.model.context=1024", "train.model.vocabulary=50257", "train.model.width=768",
+                                "train.batch.global=16", "train.batch.micro=16", "train.precision=bf16",
+                                "resources.device=cuda", "resources.ranks=1"});
+  EXPECT_EQ(plan.scores, 2u * (1u << 27) + 4u * 50257 * 768);
+}
+
 TEST(PlanMemory, OfLlama70BOn64Ranks_FitsIntoGpusOf80GB) {
   const ReadJob read = Read(R"(name: large
 train:

@@ -226,6 +226,7 @@ class NoPlugin final : public CudaPlugin {
  public:
   absl::StatusOr<int> NumDevices() override { return absl::UnimplementedError("not called"); }
   absl::StatusOr<CudaDevice> Use(int) override { return absl::UnimplementedError("not called"); }
+  absl::Status CompileKernels(int, int) override { return absl::UnimplementedError("not called"); }
   absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(const NcclOptions&) override {
     return absl::UnimplementedError("not called");
   }
