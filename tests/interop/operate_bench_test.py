@@ -127,7 +127,8 @@ def memory_samples(rss_of, allocated_of=lambda hour: 900):
             for time_s in range(600, 3600, 5)]
 
 
-def test_the_growth_of_each_process_is_compared_with_the_noise_of_its_samples():
+def test_the_growth_of_each_process_is_compared_with_the_noise_of_its_samples(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")
     samples = {"coordinator": memory_samples(lambda hour: 30_000 + int(400 * hour)),
                "daemon h1": memory_samples(lambda hour: 20_000 + int(3600 * hour) % 7)}
 
@@ -141,11 +142,14 @@ def test_the_growth_of_each_process_is_compared_with_the_noise_of_its_samples():
     assert (load.value, load.others, operate.meets_bar(load)) == (70, {"jobs": 3}, None)
 
 
-def test_growth_of_100_kib_per_hour_counts_in_allocated_memory_alone():
+def test_growth_of_100_kib_per_hour_counts_in_exact_allocated_memory_alone(monkeypatch):
     samples = {"daemon h1": memory_samples(lambda hour: 20_000 + int(100 * hour), lambda hour: 900 + 100 * hour)}
 
+    _, _, with_kept_blocks, _ = operate_memory.figures_of(samples, {})
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")
     resident, _, allocated, _ = operate_memory.figures_of(samples, {})
 
+    assert "with what threads keep" in with_kept_blocks.what and operate.meets_bar(with_kept_blocks) is None
     assert resident.value == pytest.approx(100, abs=5) and operate.meets_bar(resident) is True
     assert allocated.value == pytest.approx(100, abs=5) and operate.meets_bar(allocated) is False
 
