@@ -58,18 +58,14 @@ class Sample:
 
 def allocated_kib(port):
     """What the process that serves /metrics on this port has allocated and not freed."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=operate_rows.LIMIT_S)
     try:
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
+        _, _, text = operate_rows.scrape(port)
     except (OSError, http.client.HTTPException) as error:
         raise sides.MeasurementFailed(f"/metrics on port {port}: {error}") from error
-    finally:
-        connection.close()
-    found = re.search(r"^process_allocated_memory_bytes (\S+)$", text, re.MULTILINE)
-    if found is None:
+    value = operate_rows.value_in(text, "process_allocated_memory_bytes")
+    if value == 0:
         raise sides.MeasurementFailed(f"/metrics on port {port} has no process_allocated_memory_bytes")
-    return float(found[1]) / 1024
+    return value / 1024
 
 
 def sample_of(program, port, time_s):

@@ -230,18 +230,22 @@ class Stage:
                            f"{count} jobs make steps", LIMIT_S)
 
     def scrape(self):
-        """(seconds from the connection to the last byte, those to the first one, the text) of /metrics."""
-        began = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", self.cluster.metrics_port, timeout=LIMIT_S)
-        connection.request("GET", "/metrics")
-        response = connection.getresponse()
-        first = time.monotonic() - began
-        text = response.read()
-        seconds = time.monotonic() - began
-        connection.close()
-        if response.status != 200:
-            raise sides.MeasurementFailed(f"/metrics answered {response.status}")
-        return seconds, first, text.decode()
+        return scrape(self.cluster.metrics_port)
+
+
+def scrape(port):
+    """(seconds from the connection to the last byte, those to the first one, the text) of /metrics."""
+    began = time.monotonic()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    connection.request("GET", "/metrics")
+    response = connection.getresponse()
+    first = time.monotonic() - began
+    text = response.read()
+    seconds = time.monotonic() - began
+    connection.close()
+    if response.status != 200:
+        raise sides.MeasurementFailed(f"/metrics answered {response.status}")
+    return seconds, first, text.decode()
 
 
 def value_in(text, series):
