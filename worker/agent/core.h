@@ -13,9 +13,9 @@
 //   rank folder of an earlier incarnation ──ProcessFound─┘
 //
 // Guarantees (docs/decisions/0001-spine.md): a trainer is started once. A running trainer is ended only by a desired
-// state that this incarnation of the daemon has received, by a LeaveRequested that ends trainers, or because the
-// command uses more memory than its job allows. The exit of a trainer is reported after everything that the trainer
-// reported. A fact is acknowledged to the trainer that reported it only after the coordinator has acknowledged
+// state that this incarnation of the daemon has received, by a LeaveRequested that ends trainers, or because it is a
+// command that uses more memory than its job allows. The exit of a trainer is reported after everything that the
+// trainer reported. A fact is acknowledged to the trainer that reported it only after the coordinator has acknowledged
 // it. Loss of contact, in any direction, ends no trainer.
 #pragma once
 
@@ -40,7 +40,7 @@ namespace trainyard::agent {
 
 // Values that are constant for an incarnation of the daemon, and functions that access randomness and the host.
 struct CoreOptions {
-  std::string coordinator;  // as given on the command line, for messages
+  std::string coordinator;  // as configured, for messages
   std::string host;
   Incarnation incarnation;
   uint32_t slots = 1;
@@ -68,7 +68,7 @@ struct CoreStats {
   uint64_t dials = 0;
   uint64_t facts = 0;          // added to the outbox
   uint64_t facts_dropped = 0;  // because they belonged to another cluster
-  uint64_t outbox_errors = 0;  // writes that the disk refused
+  uint64_t outbox_errors = 0;  // writes that the disk refused or that hung
   uint64_t starts = 0;
   uint64_t adopted = 0;      // trainers of an earlier incarnation
   uint64_t exits = 0;        // of started or adopted trainers
@@ -103,9 +103,9 @@ class Core {
     // None: the trainer was found when the daemon started, and the coordinator has not decided about it yet.
     std::optional<v1::DesiredTrainer> desired;
     bool wanted = true;                           // by the newest desired state
-    bool killed = false;                          // SIGKILL was sent
+    bool killed = false;                          // SIGKILL was sent; not set if over_memory is the reason
     bool ready = false;                           // it has reported that it is ready to train
-    bool asked_to_abort = false;                  // by a message on its link, or by SIGTERM
+    bool asked_to_abort = false;                  // by a message on its link; a command: by a signal
     bool counted = false;                         // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
     // If the trainer is the program of a command: the time from SIGTERM to SIGKILL. Such a program may have a link.
@@ -151,6 +151,7 @@ class Core {
   void On(Welcomed event);
   void On(FactsAcknowledged event);
   void On(FactsStored event);
+  void On(HomeChecked event);
   void On(SessionEnded event);
   void DialWhenDue();
   v1::Hello MakeHello() const;
@@ -187,7 +188,7 @@ class Core {
   void SettleCheck(const ProcessEnded& event);
   void KillCheck(const GroupId& group);
   void KillChecksWhenDue();
-
+  // core_desired.cc, continued
   void EndCommand(Trainer& trainer);
   void ReportDecisions(const Trainer& trainer, uint32_t threads);
   void ApplyLogRequests(const v1::DesiredState& desired);
@@ -221,7 +222,6 @@ class Core {
   void On(ProcessExamined event);
   void ApplyPathRequests(const v1::DesiredState& desired);
   void On(PathChecked event);
-  void On(HomeChecked event);
   void SendPaths();
 
   // core.cc

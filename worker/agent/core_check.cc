@@ -1,5 +1,5 @@
-// The start of a command: first the check of this host (command.check), once for all ranks of the group here, then the
-// address of rank 0.
+// The start of a command: first the check of this host (command.check), once for all ranks of the group here, then
+// CPUs for each rank (command.cpus), then the address of rank 0.
 #include <signal.h>
 
 #include <set>

@@ -99,17 +99,17 @@ void Core::ApplyDesiredTrainer(const v1::DesiredTrainer& desired) {
   if (desired.go() && !had_go) Emit(SealGroup{GroupOf(id)});
   trainer.desired = desired;
   trainer.wanted = true;
-  absl::Status address = ReadSpec(trainer);
+  absl::Status read = ReadSpec(trainer);
   if (!is_new) {
     SendToTrainer(trainer);
     return;
   }
   trainer.id = id;
   trainer.token = options_.make_token();
-  if (desired.stop() || leaving_.has_value() || !address.ok()) {
+  if (desired.stop() || leaving_.has_value() || !read.ok()) {
     v1::TrainerExited exited;
-    exited.set_cause(address.ok() ? v1::TrainerExited::CAUSE_STOPPED : v1::TrainerExited::CAUSE_START_FAILED);
-    exited.set_message(address.ok() ? "it had not started yet" : std::string(address.message()));
+    exited.set_cause(read.ok() ? v1::TrainerExited::CAUSE_STOPPED : v1::TrainerExited::CAUSE_START_FAILED);
+    exited.set_message(read.ok() ? "it had not started yet" : std::string(read.message()));
     On(ProcessEnded{id, std::move(exited)});
     return;
   }
@@ -158,7 +158,8 @@ void Core::ReportDecisions(const Trainer& trainer, uint32_t threads) {
   if (fact.has_decided()) AddFact(trainer, std::move(fact), {.trainer = trainer.id});
 }
 
-// Takes from the spec what concerns the daemon: whether the trainer is a command, and the address for its traffic.
+// Takes from the spec what concerns the daemon: whether the trainer is a command, the command's check and limits, and
+// the address for the trainer's traffic.
 absl::Status Core::ReadSpec(Trainer& trainer) const {
   v1::DesiredTrainer* desired = &*trainer.desired;
   if (desired->data_address().empty()) desired->set_data_address(options_.inventory.data_address());

@@ -28,7 +28,8 @@ void Core::SampleWhenDue() {
   if (stream_ != Stream::kUp && !any_limit) return;
   if (sample_at_ > now_) return WakeBy(sample_at_);
   if (now_ - sample_at_ > kSilentAfter) {
-    // This daemon itself did not run (stopped, suspended): the reports of trainers still wait to be read.
+    // No sample was taken for a while. Perhaps this daemon was stopped or suspended, and reports of trainers still wait
+    // to be read, so no trainer counts as silent yet.
     for (auto& [id, trainer] : trainers_) trainer.last_message_at = now_;
   }
   SampleProcesses sample;

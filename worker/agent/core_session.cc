@@ -117,7 +117,7 @@ void Core::JoinCluster(const std::string& cluster_id) {
   }
 }
 
-// The hello contains the range of versions that the daemon supports; the coordinator answers with the newest version
+// The hello contains the range of protocols that the daemon supports; the coordinator answers with the newest protocol
 // that both support.
 absl::Status Core::CheckProtocol(const v1::Welcome& welcome) const {
   uint32_t protocol = std::max(1u, welcome.protocol());

@@ -47,8 +47,8 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Claims the state folder, finds the trainers of earlier incarnations, listens for trainers and begins to dial.
-  // Possible errors: those of Home::Acquire, ReadOutboxFile, and the Start functions of MetricsEndpoint, HealthServer
-  // and LinkServer.
+  // Possible errors: those of Home::Acquire, OutboxStorage::Read, ReadOutboxFile, and the Start functions of
+  // MetricsEndpoint, HealthServer and LinkServer.
   absl::Status Start();
 
   // Thread-safe.

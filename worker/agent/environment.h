@@ -1,5 +1,5 @@
-// The environment of a trainer. It contains only the variables that environment.cc names, so that a job runs
-// identically regardless of the shell that started the daemon. Pure.
+// The environment of a trainer. It contains only the variables that environment.cc names, and TRAINYARD_STACK_FILE
+// (process_table.cc), so that a job runs identically regardless of the shell that started the daemon. Pure.
 #pragma once
 
 #include <functional>

@@ -61,7 +61,7 @@ struct LinkClosed {
 
 // From processes.
 //
-// A rank folder of an earlier incarnation of this daemon. If the trainer has ended, ProcessEnded follows.
+// A rank folder of an earlier incarnation. If the trainer has ended and is not `reported`, ProcessEnded follows.
 struct ProcessFound {
   TrainerId id;
   std::string token = {};
@@ -121,7 +121,7 @@ struct HomeChecked {
 struct LogsEnded {
   std::string request_id;
 };
-enum class Leaving {
+enum class Leaving {  // in the order of urgency: a later one overrides an earlier one
   // Released by the process that started the daemon: leave when neither a trainer nor the coordinator is left.
   kWhenIdle,
   kKeepTrainers,  // SIGTERM: trainers continue to run
@@ -215,7 +215,7 @@ struct AdmitTrainer {
   TrainerId id;
   std::string token;
 };
-// Every rank of the group is ready, so no values are needed any more.
+// Every rank of the group is ready, so no rank puts values any more.
 struct SealGroup {
   GroupId group;
 };

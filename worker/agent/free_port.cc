@@ -21,6 +21,7 @@ namespace {
 constexpr char kEphemeralRange[] = "/proc/sys/net/ipv4/ip_local_port_range";
 constexpr int kLowestPort = 15000;
 constexpr int kHighestPort = 65535;
+// If fewer ports than this lie below the kernel's range for outgoing connections, ports in that range are used, too.
 constexpr int kFewestPorts = 1000;
 constexpr int kPortTries = 500;
 constexpr size_t kPortsRemembered = 256;

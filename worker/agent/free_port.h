@@ -1,6 +1,6 @@
-// Chooses the port on which rank 0 of a command will listen (MASTER_PORT). The port is free when it is chosen, and lies
-// below the range from which the kernel takes ports for outgoing connections, so that it usually stays free until the
-// program listens. Not thread-safe.
+// Chooses the port on which rank 0 of a command will listen (MASTER_PORT). The port is free when it is chosen. If
+// possible it lies below the range from which the kernel takes ports for outgoing connections, so that it usually stays
+// free until the program listens. Not thread-safe.
 #pragma once
 
 #include <cstdint>

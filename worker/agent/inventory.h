@@ -11,7 +11,7 @@
 
 namespace trainyard::agent {
 
-// `coordinator` is host:port; the data address is the address of the interface that reaches it.
+// `coordinator` is host:port or unix:PATH; the data address is the address of the interface that reaches it.
 v1::Inventory ReadInventory(const std::string& coordinator);
 
 // The machine's host name; "localhost" if it has none.

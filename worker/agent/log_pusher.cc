@@ -31,6 +31,7 @@ constexpr absl::Duration kProgressInterval = absl::Seconds(1);
 // Without notifications, ranks that have written nothing for a while are checked less often.
 constexpr absl::Duration kQuietAfter = absl::Seconds(1);
 constexpr absl::Duration kQuietPollInterval = absl::Milliseconds(250);
+// Without notifications, new rank folders are looked for at this interval.
 constexpr absl::Duration kFolderPollInterval = absl::Milliseconds(500);
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }

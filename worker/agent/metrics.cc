@@ -29,12 +29,13 @@ constexpr MetricSpec kFactsWaiting = {"trainyard_worker_facts_waiting", kGauge,
 constexpr MetricSpec kFactsDropped = {"trainyard_worker_facts_dropped_total", kCounter,
                                       "Facts dropped because they belonged to another cluster."};
 constexpr MetricSpec kOutboxBytes = {"trainyard_worker_outbox_bytes", kGauge, "Bytes of the waiting facts."};
-constexpr MetricSpec kOutboxOnDisk = {"trainyard_worker_outbox_on_disk", kGauge,
-                                      "1 while facts are written to disk; 0 while the disk refuses writes."};
+constexpr MetricSpec kOutboxOnDisk = {
+    "trainyard_worker_outbox_on_disk", kGauge,
+    "1 while facts are written to disk; 0 while the disk refuses writes or does not answer."};
 constexpr MetricSpec kOutboxHangs = {"trainyard_worker_outbox_hangs", kGauge,
                                      "1 while a write of the outbox is blocked by the disk."};
 constexpr MetricSpec kOutboxErrors = {"trainyard_worker_outbox_errors_total", kCounter,
-                                      "Writes of the outbox that failed."};
+                                      "Writes of the outbox that failed or hung."};
 constexpr MetricSpec kQueue = {"trainyard_worker_queue_length", kGauge, "Events waiting for the core."};
 constexpr MetricSpec kDiskFree = {"trainyard_worker_disk_free_bytes", kGauge,
                                   "Free space on the disk of the state folder."};

@@ -36,7 +36,7 @@ namespace {
 constexpr char kTokenVariable[] = "TRAINYARD_TOKEN=";
 // The shim writes the pids within a few milliseconds; there is no other notification than the file.
 constexpr int kPidPollMs = 2;
-constexpr int kLatePidPollMs = 100;
+constexpr int kLatePidPollMs = 100;  // once kPidWait has passed
 // If a trainer must be killed and its shim has not written the pids within this time (because the disk is full), the
 // shim is killed instead, and its trainer ends with it.
 constexpr absl::Duration kPidWait = absl::Seconds(1);

@@ -30,7 +30,7 @@ namespace trainyard::agent {
 namespace {
 
 constexpr uint64_t kRecordBytesMax = 1 << 20;
-// Every command has the first of these variables; a command that may report also has the second.
+// Every rank of a command has the first of these variables; a rank that may report also has the second.
 constexpr char kErrorFileAssignment[] = "TORCHELASTIC_ERROR_FILE=";
 constexpr char kLinkAssignment[] = "TRAINYARD_LINK=";
 

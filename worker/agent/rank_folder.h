@@ -1,6 +1,6 @@
 // The daemon's side of a rank folder, `<state>/ranks/<job>.g<generation>.r<rank>/` (worker/shim/records.h describes its
-// files): writes a launch, reads what the shim wrote, finds the folders of earlier incarnations, limits their number.
-// Functions keep no state and are thread-safe.
+// files): writes a launch, reads what the shim wrote, finds the folders of earlier incarnations, limits their number
+// and their size. Functions keep no state and are thread-safe.
 #pragma once
 
 #include <sys/types.h>

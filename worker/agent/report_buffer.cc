@@ -10,7 +10,7 @@ namespace {
 
 // Steps and evaluations: a user who follows them does not notice this delay.
 constexpr absl::Duration kStepsInterval = absl::Milliseconds(50);
-// Everything else, which only `status` shows.
+// Everything else (phase, work, memory): as often as a trainer reports it.
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
 constexpr int kPhasesMax = 8;
 // As many as the coordinator records.

@@ -59,10 +59,10 @@ class SnapshotFolder {
   bool sweep_scheduled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Removes abandoned folders of this user that no process holds: (1) below the root, those of private daemons, and those
-// of daemons of this host whose state folder does not exist any more; (2) if the state folder records another snapshot
-// folder than `path`, that other folder. Then records `path` (empty: the daemon has no snapshot folder now). May hang
-// with the disk of the state folder.
+// Removes abandoned folders of this user that no process holds: (1) below the root, those of private daemons, those
+// without a record, and those of daemons of this host whose state folder does not exist any more; (2) if the state
+// folder records another snapshot folder than `path`, that other folder. Then records `path` (empty: the daemon has no
+// snapshot folder now). May hang with the disk of the state folder.
 void RemoveAbandonedFolders(const SnapshotFolderOptions& options, const std::string& path);
 
 }  // namespace trainyard::agent

@@ -171,8 +171,9 @@ absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name,
   auto [put, is_new] = group.puts.try_emplace(name);
   if (is_new && group.bytes + name.size() + value.size() > limits::kStoreGenerationBytes) {
     group.puts.erase(put);
-    return absl::ResourceExhaustedError(absl::StrCat("value '", name, "' would exceed this host's limit for values, ",
-                                                     limits::kStoreGenerationBytes, " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("value '", name, "' would exceed this host's limit for the values of a generation, ",
+                     limits::kStoreGenerationBytes, " bytes"));
   }
   if (is_new) {
     put->second.value = value;

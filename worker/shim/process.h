@@ -30,7 +30,8 @@ void KillSession(pid_t leader, uint64_t leader_start);
 pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const char** failed);
 
 // Kills and reaps every child of this process and every orphan that becomes its child (the shim is a subreaper), for at
-// most `wait_ms`. Stores the trainer's exit status in `status` and `usage`. Returns whether no child is left.
+// most `wait_ms`. When it reaps the trainer, sets `trainer_reaped` and stores the exit status in `status` and `usage`.
+// REQUIRES: `trainer_reaped` says whether the trainer was reaped before. Returns whether no child is left.
 bool EndDescendants(pid_t trainer, int* status, struct rusage* usage, bool* trainer_reaped, int wait_ms);
 
 int64_t NowMs(clockid_t clock);
