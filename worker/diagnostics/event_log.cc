@@ -32,9 +32,9 @@ void AppendMetadata(std::string* out, int rank, int row, absl::string_view what,
                   "\",\"args\":{\"name\":", Quoted(name), "}},\n");
 }
 
-// Formats one event for the trace: a free as an instant ("i"), a computation as one entry with its duration ("X"). An
-// operation of communication becomes a pair of asynchronous entries ("b" and "e"), because such operations overlap
-// without being nested.
+// Formats one event for the trace: a free as an instant ("i"), a computation or a receive, in which the rank waits, as
+// one entry with its duration ("X"). A gather or a reduction becomes a pair of asynchronous entries ("b" and "e"),
+// because these operations overlap without being nested.
 void AppendEvent(std::string* out, const EventLog& log, const Event& event, int64_t id, int rank) {
   const int64_t ended = std::max(event.ended_ns, event.began_ns);
   const std::string name = Quoted(absl::StrCat(EventKindName(event.kind), " ", log.units()[event.unit]));

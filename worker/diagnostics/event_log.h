@@ -71,7 +71,7 @@ inline void EndEvent(EventLog* log, int64_t event) {
   if (log != nullptr) log->End(event);
 }
 
-// Formats a Chrome trace as JSON, with computation in one row and communication in another.
+// Formats a Chrome trace as JSON, with gathers and reductions in one row and all other events in another.
 std::string ChromeTrace(const EventLog& log, int rank, absl::string_view host);
 
 // "<run folder>/diagnostics/trace-rank-00003.json".

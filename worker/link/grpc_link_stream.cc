@@ -95,7 +95,7 @@ void GrpcLink::Handle(const v1::LinkMessage& message) {
   absl::MutexLock lock(&mu_);
   switch (message.kind_case()) {
     case v1::LinkMessage::kStart:
-      // Sent again after every reconnect; only the first one counts.
+      // The daemon sends the order only to a trainer that has none yet; if it comes again, only the first one counts.
       if (order_ == nullptr) order_ = std::make_unique<absl::StatusOr<StartOrder>>(OrderFromMessage(message.start()));
       break;
     case v1::LinkMessage::kGo:

@@ -43,7 +43,7 @@ struct SavedFact {
   std::string path;
   std::string manifest_hash;
   uint64_t size_bytes = 0;
-  double seconds = 0;                  // from the beginning of the save until the checkpoint is named
+  double seconds = 0;                  // from the beginning of the save until its checkpoint was complete
   std::optional<double> stall_s = {};  // the part of `seconds` in which training waited; none: all of it
 };
 struct SaveFailedFact {
@@ -119,11 +119,11 @@ struct StepRecord {
   double grad_norm = 0;
   double compute_s = 0;
   double exposed_communication_s = 0;
-  uint64_t gradient_reductions = 0;  // operations for this rank's gradients: one per bucket or unit and round
+  uint64_t gradient_reductions = 0;  // operations that reduced this rank's gradients in this step
   double optimizer_s = 0;
   double model_wait_s = 0;  // mean over the ranks of the time for which they waited for other parts of the model
   bool skipped = false;
-  double epoch = 0;                    // epochs of the data that are used, this step included; 0: the data has no end
+  double epoch = 0;                    // epochs of the data used up to and including this step; 0: the data has no end
   double loss_scale = 0;               // 0: losses are not scaled
   double save_stall_s = 0;             // time that the loop waited for saves since the previous step
   std::vector<MemoryUse> memory = {};  // of this rank before its update; empty: as in the previous step
@@ -173,8 +173,8 @@ class Link : public KeyValueStore {
   // Waits until `sequence` is acknowledged. Returns false if `limit` has passed or the generation has ended before.
   virtual bool AwaitAcknowledged(uint64_t sequence, absl::Duration limit) = 0;
 
-  // Never block. When there are more than limits::kTrainerReports, the oldest are dropped. Steps
-  // that are dropped before they were sent are counted.
+  // Reports never block. Of more than limits::kTrainerReports steps and evaluations, the oldest are dropped; steps that
+  // are dropped before they were sent are counted.
   virtual void ReportStep(const StepRecord& record) = 0;
   virtual void ReportEval(const EvalRecord& record) = 0;
   // This rank enters a phase, or the next step in kTrain. The link measures the duration of the previous phase or step
@@ -196,7 +196,7 @@ class Link : public KeyValueStore {
   // errors: FailedPrecondition if the grant is refused, with the reason; DeadlineExceeded if there is no answer yet
   // (the coordinator may be away); Aborted if the generation ended without an answer.
   virtual absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) = 0;
-  // The number of saves requested so far in this generation: when it grows, a save is due. Only rank 0 uses it.
+  // The number of saves requested so far in this generation: each increase requests a save. Only rank 0 uses it.
   virtual uint64_t save_requests() const = 0;
 
   // Calls `callback` once, from a thread of the link, with the reason, when the generation ends; immediately if it has

@@ -1,6 +1,6 @@
-// Stores what a trainer has reported and the daemon may not have yet: facts, which are numbered and stored until they
-// are acknowledged, and rank 0's reports, of which the newest limits::kTrainerReports are stored so that they can be
-// sent again to a new daemon. Pure: no thread, clock or network; the link asks it what to send next.
+// Stores what a trainer has reported: facts, which are numbered and stored until the daemon acknowledges that the
+// coordinator has them, and rank 0's reports, of which the newest limits::kTrainerReports are stored so that they can
+// be sent again to a new daemon. Pure: no thread, clock or network; the link asks it what to send next.
 //
 // Facts are sent after the reports that were added before them: `saved` of step S never overtakes the report of step S.
 #pragma once

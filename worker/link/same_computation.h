@@ -17,7 +17,7 @@ struct SpecPair {
   bool allow_data_change = false;
 };
 
-// Returns the keys of `train`, `parallel` and `resources.ranks` that changed and may change. A spec that was never
+// Returns which keys in `train` and `parallel` changed and may change; also resources.ranks. A spec that was never
 // resolved, like that of an imported model, is compared by the keys that it has. Possible errors: InvalidArgument,
 // naming each key that must not change, both its values, and what to do.
 absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs);
