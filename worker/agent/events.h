@@ -1,5 +1,5 @@
 // The events that go into the daemon's core and the effects that come out of it. Plain values: produced and carried out
-// by the session, the link server and the process table; only the core decides (core.h).
+// by the parts of the daemon around the core (daemon.h); only the core decides (core.h).
 #pragma once
 
 #include <cstdint>
