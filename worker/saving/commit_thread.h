@@ -69,8 +69,8 @@ class CommitThread {
   // no longer needs. Cheap.
   void PruneConfirmed();
 
-  // Waits up to `limit` until nothing is left to do. With `without_grant`, checkpoints that are complete and still wait
-  // for a grant get their names without one.
+  // Waits up to `limit` until nothing is left to do, and returns whether that is so. With `without_grant`, checkpoints
+  // that are complete and still wait for a grant get their names without one.
   bool Drain(absl::Duration limit, bool without_grant = false);
 
   // Waits up to `limit` until the tasks are done, but not for grants.

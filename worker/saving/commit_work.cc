@@ -35,7 +35,8 @@ void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, 
                                       .withdrawn = withdrawn});
   absl::MutexLock lock(&mu);
   if (!withdrawn) ++failed;
-  lines.push_back(absl::StrCat("save of step ", task.save.step, " failed, training continues: ", why.message()));
+  lines.push_back(absl::StrCat("save of step ", task.save.step, withdrawn ? " was given up" : " failed",
+                               ", training continues: ", why.message()));
 }
 
 void CommitThread::State::Remove(const SaveKey& save) {

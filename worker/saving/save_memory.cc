@@ -25,7 +25,7 @@ absl::StatusOr<std::shared_ptr<SaveBuffer>> SaveBuffer::MakePrivate(uint64_t byt
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        ErrnoStatus(errno, absl::StrCat("no memory for a snapshot of ", bytes, " bytes")).message());
+        ErrnoStatus(errno, absl::StrCat("no memory for a copy of ", bytes, " bytes")).message());
   }
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   for (uint64_t at = 0; at < bytes; at += page) static_cast<volatile char*>(data)[at] = 0;

@@ -1,5 +1,5 @@
 // Memory that saves are copied into. It is allocated and touched before it is needed, and reused: either one private
-// buffer, which ends with the process, or two alternating buffers in shared memory, of which the newest whole one
+// buffer, which ends with the process, or two alternating buffers in shared memory, of which the newest complete one
 // outlives the process (checkpoint/snapshot.h). Also decides how much memory may be used.
 #pragma once
 
@@ -49,7 +49,7 @@ class SaveMemory {
   const SnapshotPlace& place() const { return place_; }
   uint64_t reserved_bytes() const;
 
-  // Returns the buffer for the next copy: never the one with the newest whole snapshot. REQUIRES: a buffer is reserved.
+  // Returns the buffer for the next copy, never `newest_whole` (the newest complete snapshot). REQUIRES: one is there.
   std::shared_ptr<SaveBuffer> Next(const SaveBuffer* newest_whole) const;
 
  private:

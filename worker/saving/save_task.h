@@ -46,7 +46,7 @@ struct SaveEnd {
   absl::Duration copying = {};    // how long the copy took
   absl::Duration writing = {};    // how long hashing and writing took after the copy
   uint64_t bytes = 0;             // written
-  absl::Status snapshot = {};     // why this save has no whole snapshot although it should have one
+  absl::Status snapshot = {};     // why this save has no complete snapshot although it should have one
   std::string beyond_range = {};  // the name of a derived tensor with values that are not finite; empty: none
 };
 

@@ -9,8 +9,8 @@
 //   thread.WaitForCopy();            now the state may change
 //   thread.ended()                   some time later
 //
-// Copies in shared memory are sealed before the disk is touched, and outlive this process; the newest whole one is
-// never overwritten.
+// Copies in shared memory are sealed (marked as complete) before the disk is touched, and outlive this process; the
+// newest complete one is never overwritten.
 //
 // A writer that hangs in a system call can be left behind, because it owns what it reads. This class knows no tensors.
 // All methods are called by the loop's thread.

@@ -2,7 +2,7 @@
 //
 //   PlanCopies        decides where each range is copied; from here on the task's ranges point to the copies
 //   CopyChunk         copies one chunk; called by any thread that is free
-//   SealSnapshot      when all chunks are copied: hashes them and marks the snapshot as whole
+//   SealSnapshot      when all chunks are copied: hashes them and marks the snapshot as complete
 //   WriteSave         writes the rank's files and its part
 #pragma once
 

@@ -88,8 +88,8 @@ class Saver {
   void WaitForCopy();
 
   // Begins a save, waits for the save under way, or does nothing. Collective if a save is waited for, and if parameters
-  // are gathered (checkpoint.format full). `due`: by checkpoint.every_steps, or because the evaluation loss is
-  // the lowest so far. Possible errors: those of a Collective.
+  // are gathered (checkpoint.format full, checkpoint.weights_copy). `due`: by checkpoint.every_steps, or because the
+  // evaluation loss is the lowest so far. Possible errors: those of a Collective.
   absl::Status AtBoundary(uint64_t step, const Position& position, bool due);
 
   // Collective. Ends the save under way, then saves the state after `step`. Returns whether every rank's part is

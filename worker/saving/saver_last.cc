@@ -78,7 +78,8 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
     const absl::Duration remaining = until - now;
     ReportLastFailure(step, why, /*will_retry=*/remaining > absl::ZeroDuration(), hooks);
     ASSIGN_OR_RETURN(const bool retries, AwaitNextTry(std::min(delay, remaining), hooks));
-    // If there is time left, the retries end because a rank must leave or the job was cancelled, not because of `why`.
+    // If there is time left, the retries end because a rank must leave, the job was cancelled, or the files of the
+    // failed try could not be removed, not because of `why`.
     const bool time_is_over = deps_.clock.TimeNow() >= until;
     if (!retries) return LastSave{.unsaved = is_rank_0 && time_is_over ? why : ""};
     delay = std::min(2 * delay, kLongestDelay);

@@ -94,7 +94,8 @@ absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveMemor
   if (!wants_shared || (why.empty() && deps_.order.rank != 0)) return false;
   deps_.log << "warning: copies of saves are not in shared memory, so they do not outlive their trainers; "
                "saves to disk continue: "
-            << (why.empty() ? absl::StrCat("there is not enough shared memory on ", lacking, " other ranks")
+            << (why.empty() ? absl::StrCat("there is not enough shared memory on ",
+                                           Plural(static_cast<uint64_t>(lacking), "other rank"))
                             : why)
             << std::endl;
   return false;

@@ -38,10 +38,10 @@ void RestoreCounters(const Manifest& manifest, ParallelState& state);
 // Calls LoadTensors, then RestoreCounters.
 absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state);
 
-// Loads initial weights from `train.model.init_from`, a checkpoint or a safetensors file; ignores optimizer state in
-// it. If it has no adapters and the model has some, `adapters` writes their values; it may be null for a model without
-// adapters. Possible errors: those of opening the file, and of LoadParameters; InvalidArgument if the file has adapters
-// and the model has none.
+// Has the model read its initial weights from `path` (train.model.init_from), a checkpoint or a safetensors file; its
+// optimizer state is ignored. If it has no adapters and the model has some, `adapters` writes their values; `adapters`
+// may be null for a model without adapters. Possible errors: those of opening the file, and of CheckParameters;
+// InvalidArgument if the file has adapters and the model has none.
 absl::Status InitializeFrom(const std::string& path, const InitialValues& adapters, Model& model);
 
 }  // namespace trainyard
