@@ -1,6 +1,6 @@
-// A kernel that computes cross-entropies and their gradients (worker/model/ops/row_cross_entropy.h) in one pass over
-// the memory of the scores. LibTorch needs four. NVRTC, a library of the torch wheel, compiles it when a job starts, so
-// no build needs nvcc.
+// One kernel for cross-entropies and their gradients (worker/model/ops/row_cross_entropy.h): it reads a row of scores,
+// and right after that reads it again and overwrites it by its gradient. LibTorch needs four passes over all scores.
+// NVRTC, a library of the torch wheel, compiles the kernel when a rank starts, so no build needs nvcc.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace trainyard {
 absl::StatusOr<std::vector<char>> CompileCrossEntropy(int major, int minor);
 
 // Compiles and loads the kernels for the current device, which LibTorch then uses for CUDA tensors of fp32, bf16 and
-// fp16. Later calls do nothing; they fail for another capability. After an error, LibTorch's own
-// kernels remain in use.
+// fp16. Later calls return the result of the first, or fail if they are for another capability. After an error,
+// LibTorch's own kernels remain in use.
 absl::Status LoadCrossEntropy(int major, int minor);
 
 }  // namespace trainyard

@@ -10,6 +10,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef long long i64;
 
+// Minus infinity.
 #define NO_SCORE (-__int_as_float(0x7f800000))
 
 struct Float {
@@ -47,7 +48,7 @@ struct Sum {
 
 static __device__ Sum Add(const Sum& a, const Sum& b) {
   const float highest = fmaxf(a.highest, b.highest);
-  // Without a score both totals are 0, or NaN if a score is.
+  // If neither sum has a score above NO_SCORE, both totals are 0, or NaN if a score is NaN.
   if (highest == NO_SCORE) return {highest, a.total + b.total};
   return {highest, a.total * expf(a.highest - highest) + b.total * expf(b.highest - highest)};
 }

@@ -40,9 +40,10 @@ absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi
   CudaPlugin* plugin = abi_of == nullptr || plugin_of == nullptr ? nullptr : plugin_of(abi);
   if (plugin == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, abi_of == nullptr ? " is not a GPU plugin of Trainyard" : " has interface ",
-                     abi_of == nullptr ? "" : absl::StrCat(abi_of()), ", but this trainer needs ", abi,
-                     ": build both from the same tree (./dev build)", kOrUseCpu));
+        absl::StrCat(path,
+                     abi_of == nullptr ? " is not a GPU plugin of Trainyard"
+                                       : absl::StrCat(" has interface ", abi_of(), ", but this trainer needs ", abi),
+                     ": build the plugin and the trainer from the same tree (./dev build)", kOrUseCpu));
   }
   if (!at::globalContext().hasCUDART()) {
     return absl::InternalError(absl::StrCat(path,

@@ -1,6 +1,6 @@
 // The cross-entropy of each row of scores, which can replace the scores by its gradient. An operator of LibTorch's
-// dispatcher, trainyard::cross_entropy_: the GPU plugin (worker/cuda/cross_entropy.h) adds a kernel that computes it in
-// one pass.
+// dispatcher, trainyard::cross_entropy_: the GPU plugin (worker/cuda/cross_entropy.h) adds a single
+// kernel that computes it.
 //
 // Thread-safe.
 #pragma once
