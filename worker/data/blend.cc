@@ -19,7 +19,8 @@ bool Fits(absl::Span<const double> shares, uint64_t period) {
   });
 }
 
-// Rounds each share down to a multiple of 1 / period, at least one, and gives the rest to the shares that lost most.
+// Rounds each positive share down to a multiple of 1 / period, but not to 0; the shares that lost most get the rest.
+// Returns the multiples, whose sum may exceed `period`.
 std::vector<uint32_t> Round(absl::Span<const double> shares, uint64_t period) {
   std::vector<uint32_t> rounded(shares.size());
   std::vector<double> lost(shares.size());
@@ -39,7 +40,7 @@ std::vector<uint32_t> Round(absl::Span<const double> shares, uint64_t period) {
 }  // namespace
 
 Blend::Blend(absl::Span<const double> weights) {
-  // Divided by the largest first, so that the sum is finite.
+  // The weights are divided by the largest first, so that their sum is finite.
   const double largest = *std::max_element(weights.begin(), weights.end());
   std::vector<double> shares(weights.begin(), weights.end());
   for (double& share : shares) share /= largest;

@@ -117,7 +117,7 @@ class TokenPositions {
   // The number of tokens before `at`; nullopt: no token ends there.
   absl::StatusOr<std::optional<size_t>> Before(size_t at) {
     if (at == text_.size()) return std::optional<size_t>(tokens_.size());
-    // Most positions are after the last known one, so that only the text between the two is tokenized.
+    // Most positions are after the last known one; then only the text between the two is tokenized.
     for (const auto& [begin, count] : {known_, std::pair<size_t, size_t>(0, 0)}) {
       if (begin > at) continue;
       searched_ += at - begin;

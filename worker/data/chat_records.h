@@ -21,7 +21,7 @@ namespace trainyard {
 
 struct ChatTokens {
   std::string text = {};
-  std::vector<int64_t> tokens = {};  // those of apply_chat_template
+  std::vector<int64_t> tokens = {};  // those that apply_chat_template of transformers returns
   std::vector<bool> is_reply = {};   // for each token: whether it contains a part of what the assistant wrote
 };
 

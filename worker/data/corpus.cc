@@ -173,7 +173,8 @@ absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
   return static_cast<const uint8_t*>(data);
 }
 
-// Adds a problem for each part that is shorter than a sample. A group without any text has been reported already.
+// Adds a problem for each training part that is shorter than a sample, and one if all validation parts are. A group
+// without any text has been reported already.
 void CheckLengths(const CorpusOptions& options, const std::vector<Corpus::Group>& groups, Search& search) {
   const int64_t sample_bytes = options.length + 1;
   const std::string sample = absl::StrCat("shorter than one sample of train.batch.length + 1 = ", sample_bytes);

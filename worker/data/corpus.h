@@ -22,7 +22,7 @@ struct CorpusOptions {
   double validation = 0;                // share of a group's bytes, from the end
   int64_t length = 0;                   // a sample is length + 1 bytes; 0: samples are not made of bytes
   bool trains = true;                   // the training part of each group must hold a sample
-  bool evaluates = false;               // the validation parts must hold a sample
+  bool evaluates = false;               // the validation part of at least one group must hold a sample
   std::string key = "train.data.text";  // named in errors
   std::string suffix = {};              // files of folders and globs are used only if they end with it
 };
@@ -86,8 +86,8 @@ class Corpus {
   // Whether identity() would still be the same: no file has changed since.
   bool IsUntouched() const;
 
-  // The first call reads all data to compute the hashes. A job makes this call at its first save, or before its first
-  // step if the user resumes the job from a checkpoint.
+  // The first call reads all data to compute the hashes. A job makes it before its first step if it tokenizes the data
+  // or must compare the data with that of a checkpoint, and otherwise at its first save.
   const CorpusFingerprint& Fingerprint() const;
 
  private:

@@ -90,8 +90,8 @@ absl::Status WriteOnce(const std::string& folder, const std::string& path, absl:
   absl::Status status = WriteAll(file.get(), bytes, temporary);
   if (status.ok()) {
     bool named = !replaces && (link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
-    // The file is also renamed on a file system without hard links. All writers have the same content, so replacing the
-    // file of another writer is harmless.
+    // On a file system without hard links the file is renamed, as it is if it replaces one. All writers have the same
+    // content, so replacing the file of another writer is harmless.
     if (!named) named = rename(temporary.c_str(), path.c_str()) == 0;
     if (!named) status = ErrnoStatus(errno, absl::StrCat("cannot name ", path));
   }

@@ -132,7 +132,7 @@ absl::StatusOr<TokenChunk> TokenChunk::Parse(absl::string_view bytes) {
   uint64_t end = 0;
   for (const TokenDocument& document : chunk.documents_) {
     if (document.end <= end || document.end > header.num_tokens) return damaged("its documents overlap or are empty");
-    if (document.loss_tokens >= document.end - end) return damaged("a document has more targets than tokens");
+    if (document.loss_tokens >= document.end - end) return damaged("a document has too many targets");
     end = document.end;
   }
   if (has_mask && end != header.num_tokens) return damaged("tokens are in no document");
