@@ -26,7 +26,7 @@ class AbortSwitch {
   void Attach(absl::string_view name, Communicator* communicator);
   void Attach(Channel* channel);  // under its own name
   void Detach();                  // detaches all
-  // Aborts all of them: this rank may wait in one while a peer waits for it in another, and both waits must end.
+  // Aborts all attached ones: this rank may wait in one while a peer waits for it in another, and both waits must end.
   void Abort(absl::string_view reason);
   // In the order in which they were attached.
   std::vector<NamedProgress> Progress();

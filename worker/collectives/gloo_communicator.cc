@@ -46,7 +46,7 @@ absl::Status StatusFromMonitoredBarrier(const std::exception& error) {
 
 // An all-reduce of at most this size uses one message between each pair of ranks instead of two.
 constexpr int64_t kSmallBytes = int64_t{16} << 10;
-// Tags of point-to-point messages. gloo's own barrier counts its tags from 0.
+// Tags of point-to-point messages. They are far from those of gloo's own barrier, which counts its tags from 0.
 constexpr int kPartTag = 1 << 30, kPeerTag = kPartTag + 1;
 
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
@@ -177,8 +177,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   CollectiveProgress progress() const override { return log_.progress(); }
 
-  // Starts the second halves of all-reduces, in order, up to the first one whose first half has not ended. The second
-  // halves then run during computation.
+  // In an all-reduce by parts, the ranks first exchange parts and then send the sums. Starts the sending of sums, in
+  // order, up to the first all-reduce whose parts have not all arrived. The sums are then sent during computation.
   void AdvanceOperations() override {
     for (const std::shared_ptr<GlooOperation>& operation : all_reduces_by_parts_) {
       if (operation->is_over || operation->next == nullptr) continue;
@@ -193,7 +193,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   absl::Status CarryOut(GlooOperation& operation) {
     if (operation.is_over) return operation.status;
     log_.WaitBegins(operation.name);
-    // All ranks start the second halves in the same order, because messages are matched by order only.
+    // All ranks start to send the sums of all-reduces in the same order, because messages are matched by order only.
     for (const std::shared_ptr<GlooOperation>& each : all_reduces_by_parts_) {
       if (each.get() == &operation) break;
       if (each->next != nullptr) Continue(*each);
@@ -335,8 +335,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
 absl::Status GlooCollective::Wait() { return owner_.CarryOut(*operation_); }
 
-// Finds the listener that `make` opens by comparing the listeners before and after. Calls are serialised, so that the
-// difference is unambiguous.
+// Returns the port of the listener that `make` opens, which is found by comparing the listeners before and after. Calls
+// are serialised, so that the difference is unambiguous.
 template <typename Make>
 absl::StatusOr<uint16_t> PortOpenedBy(Make make) {
   static absl::Mutex* one_at_a_time = new absl::Mutex;

@@ -1,6 +1,6 @@
 // Creates process groups and chooses their transport. A place is a set of processes that can share memory (same host,
-// boot and process-ID namespace). Ranks of one place use shared memory; ranks of different places use gloo; several
-// places with the same number of ranks each use both. See ChooseTransport.
+// boot and process-ID namespace). Ranks of one place use shared memory; ranks of different places use gloo; both are
+// used if there are several places with equally many ranks, more than one. See ChooseTransport.
 //
 //   GroupOptions options{.world_size = 4, .rank = 2, .store = &link, .host = "a", .address = "10.0.0.7"};
 //   ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, /*reshard_to=*/0, options));
@@ -77,11 +77,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& optio
 // The groups of a mesh. Equal groups share one communicator, so that their operations have one order; a
 // group of one uses no transport. The communicators' names are group labels.
 struct MeshGroups {
-  // In order of creation, the world first. Warm up, attach to the AbortSwitch and call MonitoredBarrier in this order.
+  // In order of creation, the world first. Code that uses each of them (WarmUp, MonitoredBarrier) keeps this order.
   std::vector<std::unique_ptr<MeteredCommunicator>> owned;
   MeteredCommunicator* world = nullptr;
   MeteredCommunicator* data = nullptr;       // the data ranks that hold the same part of the model
-  MeteredCommunicator* shard = nullptr;      // the ranks that hold one copy of the model
+  MeteredCommunicator* shard = nullptr;      // the ranks that together hold one copy of this part of the model
   MeteredCommunicator* replicate = nullptr;  // the ranks that hold the same shard
   MeteredCommunicator* reshard = nullptr;    // `reshard_to` neighbouring ranks of the shard group
   MeteredCommunicator* tensor = nullptr;     // the ranks that divide each layer among them

@@ -36,7 +36,7 @@ struct PartialSum {
   int num_parts = 0;  // at least one
   bool includes_last_rank = true;
 };
-// Adds the parts. Supports the types of SumInRankOrder. `out` may be `before`.
+// Adds the parts. Returns false for the types that SumInRankOrder does not support. `out` may be `before`.
 bool ContinueSum(const PartialSum& sum, std::byte* out, int64_t size);
 
 }  // namespace trainyard

@@ -11,7 +11,7 @@
 //     interval doubles each time: in a network that loses one packet in ten they would end a connection every few
 //     hours. With the probes this happens once in ten thousand years (docs/decisions/0002-control-plane.md has the
 //     calculation).
-//   - If probes are never answered because the network drops them, 8 resends are required, which takes 51 s.
+//   - If the probes of reach_probe.h are never answered, because the network drops them, 8 resends are required (51 s).
 // TCP_USER_TIMEOUT is unsuitable: it also ends the connection to a peer whose kernel reports a full receive window.
 //
 //   SilenceWatch watch(connections, [&](const std::string& what) { ... });
