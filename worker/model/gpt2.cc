@@ -180,7 +180,7 @@ class Gpt2 final : public Model {
 
  private:
   // Whether GELU adds the bias of c_fc, as on a CPU. On a GPU the product adds it, in the same pass. With tensor ranks,
-  // GELU adds it on both.
+  // GELU adds it on a GPU, too.
   bool GeluAddsBias() const { return tensor_group_ != nullptr || parameters_[0].tensor.is_cpu(); }
 
   at::Tensor Embed(const at::Tensor& inputs, const Gpt2Pass& pass) const {

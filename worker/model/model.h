@@ -154,7 +154,7 @@ class Model {
   // Runs chunk `chunk` of the part on a micro-batch. `boundary` is the output of the model's previous chunk, of shape
   // BoundaryShape(batch), and undefined for the first one. Returns the input of the next chunk; the last chunk returns
   // the loss that LossSum returns. A chunk without the head ignores the targets, one without the embedding ignores the
-  // inputs. Throws if the model cannot be divided.
+  // inputs. The default is for models that cannot be divided: it ignores `chunk` and `boundary` and runs LossSum.
   virtual at::Tensor RunChunk(int chunk, const at::Tensor& boundary, const MicroBatch& batch, UnitHooks& hooks);
 
   // The shape of what chunks pass on: [sequences, tokens, width], or, where tensor ranks divide the sequence, this

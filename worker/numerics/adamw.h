@@ -42,8 +42,8 @@ class AdamW {
     bool decays = false;
     at::Tensor exp_avg = {}, exp_avg_sq = {};  // flat, of the same length; undefined: created here with zeros
     at::Tensor weights = {};                   // flat, of the same length; fp32, bf16 or fp16; the update writes them
-    // Needed if parameters or moments are bf16; elements outside the spans are gaps and are not updated. Empty: the
-    // range is one parameter.
+    // Needed if parameters or moments are bf16: then elements outside the spans are gaps and are not updated. Empty:
+    // the range is one parameter.
     std::vector<Span> spans = {};
   };
 
@@ -62,8 +62,8 @@ class AdamW {
   // One flat tensor per range, in the order of the ranges; a restore copies into them.
   const std::vector<at::Tensor>& exp_avg() const { return exp_avg_; }
   const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
-  uint64_t num_steps() const { return num_steps_; }
   // The number of updates made so far. A skipped step makes no update, so it is not counted.
+  uint64_t num_steps() const { return num_steps_; }
   void set_num_steps(uint64_t num_steps) { num_steps_ = num_steps; }
 
  private:

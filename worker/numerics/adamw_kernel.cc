@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kBlock = 512;               // the converted copies of a block fit the first-level cache
 constexpr int64_t kGrain = int64_t{1} << 15;  // fewer elements are not worth another thread
 
+// Makes the random bits of an element differ among the three tensors.
 enum Stream : uint32_t { kMasterStream = 0, kExpAvgStream = 0x68bc21ebu, kExpAvgSqStream = 0x02e5be93u };
 
 template <typename C>
@@ -116,7 +117,7 @@ TRAINYARD_INLINE void RunOf(const AdamWPass& pass, int64_t first, int64_t last) 
     }
     if constexpr (std::is_same_v<C, float>) {
       const int64_t element = pass.first_element + start;
-      // Element numbers above 2^32 get a different key.
+      // Element numbers from 2^32 on get a different key.
       const uint32_t key = HashElement(static_cast<uint32_t>(pass.rounding_key ^ pass.rounding_key >> 32),
                                        static_cast<uint32_t>(static_cast<uint64_t>(element) >> 32));
       if (m == m_block.copy) {

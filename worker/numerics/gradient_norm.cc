@@ -85,8 +85,8 @@ double SumAny(at::ScalarType type, const void* data, int64_t first, int64_t last
   return SumOfType(type, data, first, last);
 }
 
-// Adds the norms of rows of `flat`. Only the norms are added in fp64: a GPU needs six times longer to add the squares
-// of 100 million gradients in fp64.
+// Appends to `norms` the norm of each 4,096 elements of `flat`. Only the squares of these norms are added in fp64, by
+// the caller: a GPU needs six times longer to add the squares of 100 million gradients in fp64.
 void AddNormsOnGpu(const at::Tensor& flat, std::vector<at::Tensor>& norms) {
   constexpr int64_t kColumns = 4096;
   const at::ScalarType type = flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

@@ -10,8 +10,8 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kRows = 64;  // rows of scores that are computed at a time
-constexpr float kMinExponent = -87.0f;
+constexpr int64_t kRows = 64;           // rows of scores that are computed at a time
+constexpr float kMinExponent = -87.0f;  // the lowest argument of ExpLanes
 
 constexpr int64_t RoundUp(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 

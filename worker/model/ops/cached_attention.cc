@@ -10,8 +10,8 @@
 namespace trainyard {
 namespace {
 
-constexpr float kMinScore = -87.0f;                 // relative to the highest; smaller exponentials are 0 in fp32
-constexpr int64_t kCachedGrain = int64_t{1} << 15;  // fewer products with keys are not worth another thread
+constexpr float kMinScore = -87.0f;                 // relative to the highest; exponentials of lower ones count as 0
+constexpr int64_t kCachedGrain = int64_t{1} << 15;  // fewer multiplications are not worth another thread
 
 // One head of keys and the heads of queries that use it.
 struct CachedGroup {

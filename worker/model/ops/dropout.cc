@@ -29,7 +29,7 @@ struct DropoutMask {
   SampleSlice slice = {};
   DropoutKernel kernel = DropoutKernel::kOwn;
 
-  // The counter of element 0 of row `b` of the tensor.
+  // The counter of element 0 of sample `b` of the tensor.
   PhiloxCounter CounterOf(int64_t b) const {
     PhiloxCounter of_sample = counter;
     of_sample[1] |= static_cast<uint32_t>(first_sample + b) << 8;
@@ -151,7 +151,7 @@ at::Tensor DropByLibTorch(const DropoutMask& mask, const SampleRows& rows, const
   return x * of_x.view(x.sizes()).to(x.scalar_type()) * mask.scale();
 }
 
-// Job files cannot name larger steps, samples or units.
+// Checks what Drop requires of the type, the samples and the positions. MakeMask has checked the rate, step and unit.
 void CheckLimits(const DropoutMask& mask, const SampleRows& rows, at::ScalarType type) {
   const int64_t last_sample = mask.first_sample + rows.samples - 1;
   const int64_t last_position = rows.PositionOf(rows.sample_size() - 1);

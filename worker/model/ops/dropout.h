@@ -56,9 +56,9 @@ struct SampleSlice {
 };
 
 // Returns `x` if the rate is 0, and otherwise a dense tensor in which dropped elements are multiplied by 0, others by
-// 1 / (1 - rate). Row b of x is sample key.first_sample + b. The result can be differentiated any number of times.
-// REQUIRES: the type is fp64, fp32, bf16 or fp16; samples of a step < 2^24; elements of a whole sample < 2^42; steps <
-// 2^40.
+// 1 / (1 - rate). Without a sample_size, x[b] is of sample key.first_sample + b. The result can be differentiated any
+// number of times. REQUIRES: the type is fp64, fp32, bf16 or fp16; samples of a step < 2^24; elements of a whole sample
+// < 2^42; steps < 2^40.
 at::Tensor Drop(const at::Tensor& x, const UnitDropout& dropout, DropoutSite site, const SampleSlice& slice = {});
 
 // This function lets tests choose the kernel, such as `kLibTorch` on a CPU.

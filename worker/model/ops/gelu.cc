@@ -28,12 +28,12 @@ struct ValueAndSlope {
   Floats value, slope;
 };
 
-// (1 + tanh u) / 2 is the logistic function s of 2u, so y = x s and dy/dx = s + x s (1 - s) d(2u)/dx.
+// (1 + tanh t) / 2 is the logistic function s of 2t, so y = x s and dy/dx = s + x s (1 - s) d(2t)/dx.
 TRAINYARD_INLINE ValueAndSlope ComputeGelu(Floats v) {
-  constexpr float kA = 1.5957691216f, kB = 0.044715f;  // 2 sqrt(2/pi)
+  constexpr float kA = 1.5957691216f, kB = 0.044715f;  // kA: 2 sqrt(2/pi)
   const Floats lowest = AllLanes(-87.0f), highest = AllLanes(87.0f);
   const Floats square = v * v;
-  const Floats u = -kA * v * (1.0f + kB * square);  // the negated argument of s
+  const Floats u = -kA * v * (1.0f + kB * square);  // -2t
   const Floats above = u < lowest ? lowest : u;
   const Floats e = ExpLanes(above > highest ? highest : above);
   const Floats s = 1.0f / (1.0f + e);

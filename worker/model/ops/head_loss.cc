@@ -136,7 +136,7 @@ at::Tensor Times(const at::Tensor& x, const at::Tensor& scalar) {
   return x.to(scalar.scalar_type()).mul(scalar).to(x.scalar_type());
 }
 
-// Returns the losses of the rows, and computes gradients, which contain FactorOf.
+// Returns the losses of the rows, and computes gradients, which are multiplied by FactorOf.
 at::Tensor RunPiece(const at::Tensor& x, const at::Tensor& padded_weight, int64_t columns, const at::Tensor& targets,
                     const PieceGradients& gradients) {
   const bool needs_gradients = gradients.x.defined() || gradients.weight.defined();
@@ -154,9 +154,9 @@ at::Tensor RunPiece(const at::Tensor& x, const at::Tensor& padded_weight, int64_
   return losses;
 }
 
-// The loss with padded sizes. Where the gradient of the weight needs memory anyway, because there is no sink, or is not
-// needed, forward computes the gradients, and backward only multiplies them by its seed. Otherwise backward computes
-// the scores again.
+// The loss with padded sizes. If there is no sink, so that the gradient of the weight needs memory of its own, or if
+// the weight needs no gradient, forward computes the gradients, and backward only multiplies them by its seed.
+// Otherwise backward computes the scores again.
 struct PaddedHeadLossFunction : torch::autograd::Function<PaddedHeadLossFunction> {
   using Context = torch::autograd::AutogradContext;
   enum Input { kX, kWeight, kNumInputs = 9 };

@@ -11,7 +11,7 @@ struct LayerNormForward {
   at::ScalarType type = at::kFloat;
   const void *x = nullptr, *weight = nullptr, *bias = nullptr;
   void* y = nullptr;
-  float *mean = nullptr, *inverse_deviation = nullptr;  // by row
+  float *mean = nullptr, *inverse_deviation = nullptr;  // by row; may both be null
   int64_t columns = 0;
   float eps = 0;
 };

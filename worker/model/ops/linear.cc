@@ -61,7 +61,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       result[kWeight] = WeightGradientIntoSink(x, grad, weight, transposed, sink,
                                                static_cast<int>(context->saved_data["weight"].toInt()));
     }
-    // Autograd expects one gradient per tensor argument that was passed.
+    // needs_input_grad counts only the tensors that were passed to forward; `result` has an entry for every argument.
     const bool has_bias = context->saved_data["has_bias"].toBool(),
                has_residual = context->saved_data["has_residual"].toBool();
     if (has_bias && context->needs_input_grad(2)) {

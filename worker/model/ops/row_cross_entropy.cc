@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-// By kernels of LibTorch, for every device and type.
+// Computes the losses by kernels of LibTorch, for every device and type.
 at::Tensor CrossEntropy(const at::Tensor& scores, const at::Tensor& targets, int64_t columns, double factor,
                         bool writes_gradients) {
   const at::Tensor target = targets.clamp_min(0).unsqueeze(1), has_none = targets.lt(0);
