@@ -30,7 +30,7 @@ class EpochLog {
 
   const uint64_t samples_;
   uint64_t ended_ = 0;       // epochs
-  uint64_t first_step_ = 0;  // the first one in the sums below; 0: none
+  uint64_t first_step_ = 0;  // the first known one of the epoch under way; 0: none
   bool is_whole_;
   double loss_sum_ = 0;
   double tokens_ = 0;

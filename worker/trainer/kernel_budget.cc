@@ -11,7 +11,7 @@ namespace {
 // Floating-point operations of forward and of both gradients, for all weights of this size.
 double Work(const ProductShape& shape) { return OperationsOfForms(shape) * static_cast<double>(shape.count); }
 
-// 0 for equal shapes; 1 if one of the sizes is twice the other's.
+// 0 for equal shapes; 1 if the shapes differ in one size, by a factor of 2.
 double Distance(const ProductShape& a, const ProductShape& b) {
   const auto between = [](int64_t x, int64_t y) {
     return std::fabs(std::log2(static_cast<double>(x) / static_cast<double>(y)));

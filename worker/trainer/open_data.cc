@@ -1,4 +1,4 @@
-// OpenData of rank_data.h.
+// Implements OpenData (rank_data.h).
 #include <sys/stat.h>
 
 #include <set>

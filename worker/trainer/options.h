@@ -1,5 +1,5 @@
-// The command line of trainyard-trainer. A daemon starts it with --link; a user calls `sample` and
-// `build-tokens`, mostly through trainctl, or --probe to measure this host.
+// The command line of trainyard-trainer. A daemon starts it with --link; trainctl starts it with `sample`,
+// `build-tokens` or --environment; a user starts it with --probe to measure this host.
 #pragma once
 
 #include <cstdint>

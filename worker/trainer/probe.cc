@@ -42,7 +42,7 @@ double MatmulGflops(int64_t size, int64_t repeats) {
   return 2 * n * n * n / fastest / 1e9;
 }
 
-// Seconds of each all-reduce; all ranks start together.
+// The seconds of each all-reduce, the shortest first; all ranks start together.
 absl::StatusOr<std::vector<double>> TimeAllReduces(Communicator& communicator, int64_t bytes, int warm_ups,
                                                    int repeats) {
   at::Tensor tensor = at::zeros({std::max<int64_t>(1, bytes / 4)}, at::kFloat);

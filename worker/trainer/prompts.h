@@ -1,5 +1,5 @@
 // Reads the prompts of `trainctl sample --prompts`: a text file with a prompt in each line, or JSON lines, each an
-// object with the field "prompt". Lines without any character are ignored. Thread-safe.
+// object with the field "prompt". Empty lines are ignored, and in JSON lines also lines of blanks. Thread-safe.
 #pragma once
 
 #include <string>

@@ -156,8 +156,8 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   return absl::OkStatus();
 }
 
-// For rank 0: locks the folder; nothing of another job is changed before every check has passed (Claim). Adds the time
-// spent on choosing the checkpoint to `choosing_time`.
+// For rank 0: locks the folder and chooses the checkpoint. Nothing of another job is changed before every check has
+// passed (RunFolder::Claim). Adds the time spent on choosing the checkpoint to `choosing_time`.
 absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& file_system, Rank& rank,
                                            absl::Duration& choosing_time) {
   RETURN_IF_ERROR(CheckMayResume(order));

@@ -46,7 +46,7 @@ struct Rank {
   std::unique_ptr<EventLog> events;                       // null: not requested
   std::unique_ptr<DataParallel> strategy;
   std::unique_ptr<PipelineExecutor> executor;
-  bool reports_losses = false;  // it reports those of its data rank: true on one tensor rank of the last stage
+  bool reports_losses = false;  // this rank reports those of its data rank: true on one tensor rank of the last stage
   Deal deal;                    // of a step
   Deal evaluation_deal;         // of an evaluation
   Ledger* ledger = nullptr;

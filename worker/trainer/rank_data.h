@@ -1,8 +1,8 @@
 // The data of a rank, from the files to batches, in this order:
 //
 //   OpenData       before the ranks meet: finds the files and reports what is wrong with them
-//   TokenizeData   all ranks together: builds or opens the token caches, unless samples are made of bytes
-//   AgreeOnData    all ranks together: checks that all see the same number of samples
+//   TokenizeData   all ranks together: builds or opens the token caches, unless samples are made of bytes or CSV rows
+//   AgreeOnData    all ranks together: checks that all see the same number of samples, and makes the batches of them
 //
 // Used by the thread of the training loop.
 #pragma once
@@ -55,7 +55,7 @@ struct DataSet {
   std::string key;                 // of the job: train.data.text
   std::vector<std::string> paths;  // the value of that key
   std::unique_ptr<Corpus> corpus;
-  std::unique_ptr<TokenPlan> plan;                     // null: one token per byte, without a cache
+  std::unique_ptr<TokenPlan> plan;                     // null: samples are made of bytes or CSV rows, without a cache
   std::vector<std::unique_ptr<SampleSource>> sources;  // one for each group of the corpus
   TokenCacheUse cache;                                 // with a plan, after TokenizeData
 

@@ -74,7 +74,7 @@ absl::Status CheckFound(const StartOrder& order, const LockedFolder& folder, con
         absl::StrCat("the checkpoint of step ", *order.restart_step, " that was recorded is not in ", path, " as host ",
                      order.host, " sees it, and there is no other; is the folder shared?")));
   }
-  // A claimed folder belongs to this job already, which was checked before its first claim.
+  // A folder that is claimed already belongs to this job, which passed this check before it first claimed the folder.
   if (found.checkpoint == nullptr && MustFindCheckpoint(order) && !folder.claimed)
     return NothingToResume(order, "holds no checkpoint");
   const std::string owner = found.checkpoint == nullptr ? order.job_id : found.checkpoint->manifest().job_id;

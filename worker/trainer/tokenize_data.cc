@@ -1,4 +1,4 @@
-// TokenizeData of rank_data.h.
+// Implements TokenizeData (rank_data.h).
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>

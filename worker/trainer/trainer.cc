@@ -347,7 +347,7 @@ absl::Status Trainer::Evaluate() {
   link_.ReportProgress(Phase::kEvaluate, step_);
   const Stopwatch watch;
   at::NoGradGuard no_grad;
-  // Added up in the order of the batches, so that the sum does not depend on how they are dealt.
+  // The losses are added up in the order of the batches, so that the sum does not depend on how they are dealt.
   at::Tensor losses = at::zeros({rank_.inputs.evaluation->num_batches()}, at::kDouble);
   const Deal& deal = rank_.evaluation_deal;
   const auto batch_of = [&](int64_t index) {
@@ -435,8 +435,8 @@ absl::Status Trainer::CheckFence() const {
   return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
 }
 
-// Checks the same for a save. All ranks call it in the same step, so all of them detect that another job or a later
-// generation has claimed the run folder.
+// Checks that this generation may save into the run folder. All ranks call it in the same step, so all of them detect
+// that another job or a later generation has claimed the folder.
 absl::Status Trainer::CheckSaveFence() const {
   if (rank_.folder != nullptr) {
     RETURN_IF_ERROR(rank_.folder->CheckFence());

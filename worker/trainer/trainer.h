@@ -105,7 +105,7 @@ class Trainer {
   std::optional<int64_t> bad_micro_batch_;  // the first one of this rank in this step whose loss was not finite
   uint64_t num_skipped_ = 0;  // consecutive steps without an update, except those that lowered the loss scale
   bool leave_ = false;
-  bool unsaved_ = false;              // saving the last step has failed
+  bool unsaved_ = false;              // the newest save before leaving has failed
   std::string why_unsaved_;           // rank 0: why the job's last step is not saved
   uint64_t last_cancelled_stop_ = 0;  // stop requests up to this number are cancelled: their save failed
   // The number of the stop request that is cancelled if the save before leaving fails; 0: all ranks leave in any case.
