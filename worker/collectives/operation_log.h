@@ -1,5 +1,5 @@
-// State that all communicators share: numbered operation names, the operation that a thread waits in, and the first
-// error, which is permanent.
+// What each communicator and channel records: numbered operation names, the operation that a thread waits in, and the
+// first error, which is permanent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
