@@ -6,9 +6,9 @@
 
 namespace trainyard {
 
-// Returns the exit code: 0; 1 if a file cannot be read, or a file or standard output cannot be written; 2 if the job or
-// its data cannot be used; 130 after Ctrl-C, which keeps the chunks that are complete. Errors and progress are printed
-// to standard error.
+// Returns the exit code: 0; 1 if reading or writing fails; 2 if the job or its data cannot be used, also because a file
+// is missing or access to it is denied; 130 after Ctrl-C, which keeps the chunks that are complete. Errors and progress
+// are printed to standard error.
 int RunBuildTokens(const BuildTokensOptions& options);
 
 }  // namespace trainyard
