@@ -15,7 +15,7 @@ struct CoordinatorOptions {
   std::string state;
   std::string metrics;                     // empty: none
   bool metrics_may_use_free_port = false;  // the port was not chosen by the user: if it is in use, a free one is used
-  bool page = true;                        // serve the status page on the port of /metrics
+  bool page = true;                        // serve the status page and the API in JSON on the port of /metrics
   bool webhooks = true;                    // accept jobs with on_end.webhook
   bool allow_plaintext = false;
   bool allow_local_users = false;
@@ -26,7 +26,7 @@ struct CoordinatorOptions {
   uint32_t finished_jobs = 0;
   QueueRules queue = {};
   LoggingOptions logging;
-  int lifeline_fd = -1;  // the coordinator exits when the other end is closed
+  int lifeline_fd = -1;  // the coordinator exits when the other end closes, unless it is released (common/lifeline.h)
   int ready_fd = -1;     // receives the addresses once the API is served
 };
 

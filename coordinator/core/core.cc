@@ -59,7 +59,7 @@ void AdoptJob(Turn& turn, Job& job) {
 }
 
 // Publishes that the coordinator was away, as an event of the cluster, and for each job with trainers if the absence
-// was longer than a lease.
+// was at least as long as a lease.
 void PublishAbsence(Turn& turn, absl::Duration away, bool held_up) {
   std::string duration = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
   std::string text = held_up ? absl::StrCat("the coordinator was held up for ", duration,

@@ -89,7 +89,8 @@ class CoreLoop {
   // The longest time for which a batch is held before it is written. The sink may hold its acknowledgements for longer.
   static constexpr absl::Duration kHoldMax = absl::Milliseconds(10);
 
-  // One round without the thread, for tests. Returns the number of events handled.
+  // One round of the loop; waits for events at most until `until`. Tests call it without the thread. Returns the number
+  // of events handled.
   absl::StatusOr<size_t> RunOnce(absl::Time until);
 
  private:

@@ -45,8 +45,8 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_stop(job.current.stop);
   if (job.current.stop) {
     trainer.set_stop_request(job.record.stop_requests());
-    // If the save fails, a job that was to pause or restart continues to train, and the operator can repeat the
-    // request; a cancelled job ends in any case.
+    // If the save fails, a job that was to pause, restart, be preempted or be cancelled with a save continues to train;
+    // a job that is cancelled without a save ends in any case.
     trainer.set_stop_needs_save(!job.record.cancelled() && job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED);
   }
   trainer.set_data_address(host.inventory.data_address());

@@ -1,5 +1,6 @@
-// The events of the coordinator's core: plain values, made by rpc/ from messages and by the loop from its timer. Ids
-// and random numbers are part of the event, so that its handling is a function of the state, the event and the time.
+// The events of the coordinator's core: plain values, made by rpc/ and http/ from calls and messages, and by the loop
+// from its timer. Ids and random numbers are part of the event, so that its handling is a function of the state, the
+// event and the time.
 #pragma once
 
 #include <cstdint>

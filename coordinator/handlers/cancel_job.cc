@@ -33,14 +33,14 @@ std::string CancelText(absl::string_view what, const std::string& given) {
 }
 
 // Whether the job's ranks are being ended and its final state is already decided.
-bool IsEnding(const Job& job) {
+bool IsEndDecided(const Job& job) {
   return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
 }
 
 }  // namespace
 
 void Cancel(Turn& turn, Job& job, const std::string& reason) {
-  if (IsEnding(job)) return;
+  if (IsEndDecided(job)) return;
   ReleaseHeld(turn, job);
   bool is_training = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
@@ -131,7 +131,7 @@ void Run(Turn& turn, CancelJob& event) {
       return Recorded(turn, job, "cancel", event.by, CancelWithSave(turn, job, event.reason));
     }
     // A job that is already being ended is left as it is; the answer has its state.
-    if (IsFinal(job.state()) || IsEnding(job)) return absl::OkStatus();
+    if (IsFinal(job.state()) || IsEndDecided(job)) return absl::OkStatus();
     // The request is recorded first, because the job may be final after Cancel.
     absl::Status recorded = Recorded(turn, job, "cancel", event.by, absl::OkStatus());
     Cancel(turn, job, event.reason);

@@ -12,7 +12,7 @@ namespace trainyard {
 inline constexpr absl::Duration kStopGraceMax = absl::Minutes(10);
 
 // Records that the generation has failed, and restarts the job or gives it up (DecideFailure), as policy/recovery
-// decides. While hosts of the job are unconfirmed, DecideFailure waits until each has attached or is lost.
+// decides. While hosts of the job are unconfirmed, that decision waits until each has attached or is lost.
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure);
 void DecideFailure(Turn& turn, Job& job);
 
@@ -21,8 +21,8 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
 // Durably counts the rank as ended although no exit was reported.
 void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why);
 
-// Ends a group that has not failed: after a step and a save, or immediately if `now`. Records what happens to the job
-// afterwards. REQUIRES: the state is PLACED, STARTING, RUNNING or RECOVERING.
+// Ends a group on purpose: after a step and a save, or immediately if `now` or if the group makes no steps. Records
+// what happens to the job afterwards. REQUIRES: the state is PLACED, STARTING, RUNNING or RECOVERING.
 void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now,
               DecisionRule rule = DecisionRule::kOperator);
 // Changes what happens to a job after its group, which EndGroup is already ending, has ended.

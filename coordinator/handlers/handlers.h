@@ -35,13 +35,13 @@ void Run(Turn& turn, DetachHost& event);
 void Run(Turn& turn, HostDraining& event);
 void Run(Turn& turn, HostTrouble& event);
 void Run(Turn& turn, RevisionApplied& event);
-void Run(Turn& turn, WebhookDone& event);
 void Run(Turn& turn, HostFactsReceived& event);
 void Run(Turn& turn, RankReportsReceived& event);
 void Run(Turn& turn, HostValuesReceived& event);
 void Run(Turn& turn, LogPushEnded& event);
 
-// ---- time ----------------------------------------------------------------------------------------------------------
+// ---- the sender of webhooks, and time ------------------------------------------------------------------------------
+void Run(Turn& turn, WebhookDone& event);
 void Run(Turn& turn, Tick& event);
 
 }  // namespace trainyard

@@ -1,4 +1,4 @@
-// Values of keys set to `auto` that only a host can choose (threads, network interface), merged into the job's
+// Values of keys set to `auto` that only a host can choose (threads, kernels, network interface), merged into the job's
 // decisions: one line per key for all hosts.
 #pragma once
 

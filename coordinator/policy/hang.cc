@@ -26,7 +26,7 @@ constexpr uint32_t kMaxDoublings = 6;
 // not reported for kLinkPatience counts as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
 // A lossy network delivers data and `go` late, because TCP doubles its retransmission timeout. Dead connections are
-// reported by the ranks themselves, which detect 15 s of silence.
+// reported by the ranks themselves, usually after 12 to 17 s of silence (worker/collectives/silence_watch.h).
 constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
 constexpr double kSpinningCpuShare = 0.8;
 // On a host with more runnable threads than cores, a spinning process gets only a share of a core, but its state is R.

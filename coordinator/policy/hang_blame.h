@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// The ranks that the others wait for (`culprits`), and the operation in which these others wait (`waiting`).
+// The ranks that the others wait for (`culprits`), these others (`waiting`), and the `operation` in which they wait.
 struct Blame {
   std::vector<const RankPosition*> culprits;
   bool stopped_or_silent = false;  // every culprit is stopped or silent

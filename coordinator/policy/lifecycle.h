@@ -1,6 +1,6 @@
 // The states of a job and its transitions: one table, which the core uses and ARCHITECTURE.md prints. Pure.
 //
-//                     ┌──────────────◀─────────────┐ placed again
+//                ┌────────────────◀────────────────┐ placed again
 //   QUEUED ─▶ PLACED ─▶ STARTING ─▶ RUNNING ─▶ RECOVERING        (a rank failed, restarts are left)
 //      │         │          │          │  └─────────────────▶ SUCCEEDED
 //      │         └──────────┴────┬─────┘

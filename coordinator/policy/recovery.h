@@ -43,8 +43,8 @@ bool HasOwnCause(v1::FailureRecord::Kind kind);
 // checkpoint, has no space now (its disk is full, its state folder is missing) or was refused by command.check: the job
 // cannot prevent that.
 bool CountsAsRestart(v1::FailureRecord::Kind kind);
-// Whether a restart cannot help on any host: the job cannot work as specified, or it has made all steps and has given
-// up saving the last one.
+// Whether a restart cannot help on any host: the job cannot work as specified, its time limit has passed, or it has
+// made all steps and has given up saving the last one.
 bool IsPermanent(v1::FailureRecord::Kind kind);
 // Returns the name of the kind in metrics and reports, such as "signal".
 absl::string_view FailureKindName(v1::FailureRecord::Kind kind);

@@ -118,7 +118,7 @@ std::vector<const RunningJob*> ChooseVictims(const VictimFacts& facts) {
     chosen.push_back(next);
     std::erase(candidates, next);
   }
-  // Removes the jobs that need not end, the most expensive ones first.
+  // Removes the jobs that need not end, those of the highest priority and then of the highest cost first.
   std::sort(chosen.begin(), chosen.end(), IsCheaper);
   for (size_t i = chosen.size(); i-- > 0;) {
     trial.Apply(*chosen[i], -1);

@@ -26,8 +26,8 @@
 
 namespace trainyard {
 
-// The number of descriptors reserved for the store, its watchers and everything else that is not a connection. If the
-// limit is below four times this number, a quarter of the limit is reserved.
+// The number of descriptors reserved for the store, the log, the HTTP port and everything else that is not a connection
+// of this acceptor. If the limit is below four times this number, a quarter of the limit is reserved.
 inline constexpr rlim_t kDescriptorsReserved = 256;
 
 // The number of descriptors for connections if the process may open `limit`. Pure.
