@@ -47,9 +47,13 @@ absl::Status CheckFields(const v1::Hello& hello) {
     return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
                                                    "' must consist of 1 to 253 letters, digits, '-', '.' and '_'"));
   }
-  if (hello.incarnation() == 0) return absl::InvalidArgumentError("incarnation must not be 0");
+  if (hello.incarnation() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the daemon of host ", hello.host(), " sent incarnation 0, must be another number"));
+  }
   if (hello.slots() < 1 || hello.slots() > kSlotsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("slots is ", hello.slots(), ", must be 1 to ", kSlotsMax));
+    return absl::InvalidArgumentError(absl::StrCat("the daemon of host ", hello.host(), " offers ", hello.slots(),
+                                                   " slots, must be 1 to ", kSlotsMax));
   }
   return absl::OkStatus();
 }

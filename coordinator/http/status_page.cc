@@ -102,7 +102,8 @@ absl::Status ReadPage(const HttpRequest& request, uint32_t size_default, List& l
   uint32_t size = size_default;
   const auto given = request.parameters.find("page_size");
   if (given != request.parameters.end() && !absl::SimpleAtoi(given->second, &size)) {
-    return InvalidFieldError("page_size", "page_size must be a number");
+    return InvalidFieldError("page_size",
+                             absl::StrCat("page_size must be a number, found '", given->second.substr(0, 64), "'"));
   }
   list.set_page_size(size);
   const auto token = request.parameters.find("page_token");

@@ -61,7 +61,7 @@ class RpcServer final : public EffectSink {
   ~RpcServer() override;
 
   // If the port is in use, retries for limits::kTakeOverWait, because the previous coordinator may be exiting. Possible
-  // errors: InvalidArgument for the address; Unavailable if the port is in use.
+  // errors: InvalidArgument for the address or the tokens; Unavailable if the port is in use; Internal: gRPC failed.
   absl::Status Start();
   // The actual host:port, or unix:PATH. REQUIRES: started.
   const std::string& address() const { return address_; }
