@@ -42,7 +42,7 @@ constexpr MetricSpec kContact = {"trainyard_host_contact_timestamp_seconds", Met
 constexpr MetricSpec kStateSeconds = {
     "trainyard_job_state_seconds", MetricKind::kHistogram,
     "Time that jobs were in a state before they left it: queued (for slots), placed (trainers start), starting (ranks "
-    "load and connect), recovering (a failed group ends), stopping.",
+    "load and connect), recovering (a failed group ends, and the next one is placed), stopping.",
     "state"};
 constexpr MetricSpec kRecoverySeconds = {"trainyard_job_recovery_seconds", MetricKind::kHistogram,
                                          "Time from the detection of a failure until all ranks of the next group run."};

@@ -27,7 +27,7 @@ enum class LifecycleEvent {
   kRestart,         // a rank failed; a new group must be formed
   kGiveUp,          // a rank failed in such a way, or so often, that a restart is useless
   kStopRequested,   // restart, pause, drain or preemption: the group must end, but nothing has failed
-  kStopUndone,      // the save before such an end failed: the group continues
+  kStopUndone,      // the save before the requested stop failed: the group continues
   kPause,           // requested for a job without a group
   kResume,          // requested for a paused job
   kCancel,          // a user requested it

@@ -39,7 +39,7 @@ std::optional<v1::FailureRecord> ClassifyExit(const EndedRank& ended);
 // with a cause of its own. Reports of a failed rank's peers are not a cause of their own.
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
 bool HasOwnCause(v1::FailureRecord::Kind kind);
-// Whether a restart after such a failure counts against the job's limit of restarts. It does not if a host lacks the
+// Whether a restart after a failure of this kind counts against recovery.max_restarts. It does not if a host lacks the
 // checkpoint, has no space now (its disk is full, its state folder is missing) or was refused by command.check: the job
 // cannot prevent that.
 bool CountsAsRestart(v1::FailureRecord::Kind kind);
