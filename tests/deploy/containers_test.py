@@ -1,6 +1,7 @@
 """The manifests against the schemas of Kubernetes, and the hooks of the workers against local daemons of Trainyard."""
 
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -160,6 +161,8 @@ def test_before_a_release_is_removed_its_jobs_save_and_resume_after_a_new_instal
         cluster.start_worker(name, 1, "--metrics", "", "--health", "")
     job = cluster.submit(train__steps=1_000_000, resources__ranks=2)
     cluster.wait_for_step(job, 5)
+    for name in ("h1", "h2"):  # ranks stay on a host that is cordoned
+        cluster.trainctl("cordon", name, "--reason", "fan is loud")
 
     drained = run_hook(cluster, "drain-all.sh", "")
 
@@ -169,12 +172,37 @@ def test_before_a_release_is_removed_its_jobs_save_and_resume_after_a_new_instal
     assert saved >= 5
     for name in ("h1", "h2"):
         assert run_hook(cluster, "allow-host.sh", name).returncode == 0
+        assert host_status(cluster, name)["cordoned"], "an operator has cordoned it"
+        cluster.trainctl("uncordon", name)
     cluster.wait_for_step(job, saved + 1)
 
     cluster.coordinator.signal(signal.SIGKILL)
     cluster.coordinator.wait()
     unanswered = run_hook(cluster, "drain-all.sh", "", TRAINYARD_DRAIN_TRIES="1")
     assert unanswered.returncode == 0 and "does not answer" in unanswered.stderr
+
+
+def test_before_a_release_is_removed_each_host_is_drained_once_under_its_own_name(tmp_path):
+    """A program that stands for trainctl answers that the hosts have ranks, until three hosts have been drained."""
+    hosts = [{"event": "host", "name": f"w{i}", "cordoned": cordoned, "cordon_reason": reason, "jobs": jobs,
+              "gpu_devices": [{"index": 0, "name": "NVIDIA H200"}]}
+             for i, (cordoned, reason, jobs) in enumerate((
+                 (False, "", ["job1"]), (False, "", []), (True, "drained: fan is loud", ["job1"]), (True, "", [])))]
+    (tmp_path / "before").write_text("".join(json.dumps(host, separators=(",", ":")) + "\n" for host in hosts))
+    trainctl = tmp_path / "trainctl"
+    trainctl.write_text(f"""#!/bin/sh
+cd {tmp_path}
+if [ "$2" = drain ]; then echo "$3: $5" >> calls; exit; fi
+if [ -e calls ] && [ "$(wc -l < calls)" -ge 3 ]; then echo '{{"jobs":[]}}'; else cat before; fi
+""")
+    trainctl.chmod(0o755)
+
+    done = subprocess.run(["sh", HOOKS / "drain-all.sh"], env={**os.environ, "TRAINCTL": str(trainctl)},
+                          capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "w0: pod is ending", "w1: pod is ending", "w2: fan is loud"]
 
 
 def test_messages_in_the_guide_are_those_of_the_programs():
