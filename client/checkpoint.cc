@@ -288,7 +288,7 @@ void UseRecordsOfJob(CLI::App& verb, const Globals& globals, Chosen* chosen,
 }
 
 absl::Status ListJob(const Globals& globals, const CheckpointOptions& options) {
-  return ListJobCheckpoints(globals, options.folder, options.json);
+  return ListJobCheckpoints(globals, options.folder, options.steps, options.json);
 }
 
 absl::Status ShowJob(const Globals& globals, const CheckpointOptions& options) {

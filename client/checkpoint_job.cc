@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -97,7 +98,28 @@ absl::Status Now(const Globals& globals, NowOptions options) {
   return absl::OkStatus();
 }
 
+absl::Status NoCheckpoint(const v1::Job& job, std::optional<uint64_t> step) {
+  std::vector<std::string> steps;
+  for (const v1::CheckpointInfo& info : job.checkpoints()) steps.push_back(absl::StrCat(info.step()));
+  return absl::NotFoundError(absl::StrCat(
+      JobTitle(job),
+      step.has_value() ? absl::StrCat(" has no checkpoint of step ", *step) : std::string(" has saved nothing yet"),
+      steps.empty() ? "" : absl::StrCat("; saved steps: ", absl::StrJoin(steps, ", "))));
+}
+
 }  // namespace
+
+absl::Status KeepSteps(const std::vector<uint64_t>& steps, v1::Job& job) {
+  if (steps.empty()) return absl::OkStatus();
+  for (uint64_t step : steps) {
+    auto has_step = [&](const v1::CheckpointInfo& info) { return info.step() == step; };
+    if (absl::c_none_of(job.checkpoints(), has_step)) return NoCheckpoint(job, step);
+  }
+  auto& all = *job.mutable_checkpoints();
+  auto is_other = [&](const v1::CheckpointInfo& info) { return !absl::c_linear_search(steps, info.step()); };
+  all.erase(std::remove_if(all.begin(), all.end(), is_other), all.end());
+  return absl::OkStatus();
+}
 
 std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns) {
   if (job.checkpoints().empty()) {
@@ -127,10 +149,12 @@ std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, in
                columns);
 }
 
-absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name, bool json) {
+absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name, const std::vector<uint64_t>& steps,
+                                bool json) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
   ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
+  RETURN_IF_ERROR(KeepSteps(steps, job));
   if (!json) {
     Print(JobCheckpointTable(job, absl::Now(), OutputColumns()));
     return absl::OkStatus();
@@ -146,18 +170,11 @@ absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, 
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
   ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
-  std::vector<std::string> steps;
   const v1::CheckpointInfo* chosen = nullptr;
   for (const v1::CheckpointInfo& info : job.checkpoints()) {
-    steps.push_back(absl::StrCat(info.step()));
     if (!step.has_value() || info.step() == *step) chosen = &info;
   }
-  if (chosen == nullptr) {
-    return absl::NotFoundError(absl::StrCat(
-        JobTitle(job),
-        step.has_value() ? absl::StrCat(" has no checkpoint of step ", *step) : std::string(" has saved nothing yet"),
-        steps.empty() ? "" : absl::StrCat("; saved steps: ", absl::StrJoin(steps, ", "))));
-  }
+  if (chosen == nullptr) return NoCheckpoint(job, step);
   if (json) {
     PrintJson(CheckpointLine(*chosen));
   } else {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/commands.h"
@@ -12,14 +13,20 @@
 
 namespace trainyard::client {
 
-// Lists the job's checkpoints, newest first. FindJob resolves `name`. Possible errors: those of FindJob and GetJob.
-absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name, bool json);
+// Lists the job's checkpoints, or those of `steps` if it is not empty, newest first. FindJob resolves `name`. Possible
+// errors: those of FindJob, GetJob and KeepSteps.
+absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name, const std::vector<uint64_t>& steps,
+                                bool json);
 // Shows the checkpoint of `step`, or the newest. Possible errors: those of FindJob and GetJob; NotFound: the
 // coordinator has no such checkpoint.
 absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, std::optional<uint64_t> step,
                                bool json);
 
-// The output of the two functions above at time `now`; `columns`: see Table. Pure.
+// Removes all checkpoints but those of `steps` from the job; if `steps` is empty, none. Possible errors: NotFound: the
+// coordinator has no checkpoint of one of these steps. Pure.
+absl::Status KeepSteps(const std::vector<uint64_t>& steps, v1::Job& job);
+
+// The output of ListJobCheckpoints and of ShowJobCheckpoint at time `now`; `columns`: see Table. Pure.
 std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns = 0);
 std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, int columns = 0);
 

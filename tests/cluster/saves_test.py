@@ -35,6 +35,8 @@ def test_ls_and_show_of_a_job_match_its_folder(one_host, tmp_path):
     table = one_host.trainctl("checkpoint", "ls", job).stdout.splitlines()
     assert table[0].split() == ["STEP", "GENERATION", "SIZE", "AGE", "STATE", "MANIFEST", "PATH"]
     assert table[1].split()[0] == "20" and table[1].endswith("step-00000020")
+    assert [line["step"] for line in checkpoints_of(one_host, job, "--step", "15")] == [15]
+    one_host.trainctl("checkpoint", "ls", job, "--step", "7", expect=2)
     shown = one_host.trainctl("checkpoint", "show", job, "--step", "15").stdout
     assert in_folder[15] in shown
     done = one_host.trainctl("checkpoint", "show", job, "--step", "7", expect=2)

@@ -71,6 +71,20 @@ TEST(CheckpointJob, Table_IsNewestFirst_AndMarksUnconfirmedNames) {
   EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(0), kNow), Not(HasSubstr("confirmed")));
 }
 
+TEST(CheckpointJob, ChosenSteps_AreKept_AndAMissingOneIsNamed) {
+  v1::Job all = JobWithSaves(), one = JobWithSaves(), none = JobWithSaves();
+
+  ASSERT_TRUE(KeepSteps({}, all).ok());
+  ASSERT_TRUE(KeepSteps({20}, one).ok());
+  const absl::Status missing = KeepSteps({20, 7}, none);
+
+  EXPECT_EQ(all.checkpoints_size(), 2);
+  ASSERT_EQ(one.checkpoints_size(), 1);
+  EXPECT_EQ(one.checkpoints(0).step(), 20);
+  EXPECT_TRUE(absl::IsNotFound(missing));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("has no checkpoint of step 7; saved steps: 20, 40"));
+}
+
 TEST(CheckpointJob, NewestConfirmed_SkipsGrantedCheckpoints) {
   v1::Job job = JobWithSaves();
   ASSERT_NE(NewestConfirmed(job), nullptr);
