@@ -45,11 +45,13 @@ void RotatedLog::Rotate() {
     return number == 0 ? options_.path : absl::StrCat(options_.path, ".", number);
   };
   // A name that does not exist yet is no error. The oldest file is replaced.
+  bool renamed = false;
   for (uint32_t number = options_.max_files; number > 0; --number) {
-    std::rename(name(number - 1).c_str(), name(number).c_str());
+    renamed = std::rename(name(number - 1).c_str(), name(number).c_str()) == 0;
   }
-  // If the file could not be renamed, it is opened again and grows.
-  if (absl::Status opened = OpenPath(); !opened.ok()) size_ = 0;  // tried again after `max_bytes` more bytes
+  // If the file could not be renamed, it is opened again and grows. This is tried again after `max_bytes` more bytes,
+  // not for the next line, because each try gives the older files new names, and the oldest may be lost.
+  if (absl::Status opened = OpenPath(); !opened.ok() || !renamed) size_ = 0;
 }
 
 bool RotatedLog::Write(const std::string& line) {

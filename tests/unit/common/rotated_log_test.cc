@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 
@@ -75,6 +76,21 @@ TEST_F(RotatedLogTest, FileThatCannotBeRenamed_Grows) {
   ASSERT_EQ(mkdir((path_ + ".1/x").c_str(), 0700), 0);
   EXPECT_TRUE(file->Write("longer\n"));
   EXPECT_EQ(Content(), "a\nlonger\n");
+}
+
+TEST_F(RotatedLogTest, FileThatCannotBeRenamed_IsRenamedLater_AfterAsManyBytesAgain) {
+  auto file = Open(/*max_bytes=*/10, /*max_files=*/1);
+  EXPECT_TRUE(file->Write("line one\n"));
+  ASSERT_EQ(mkdir((path_ + ".1").c_str(), 0700), 0);
+  EXPECT_TRUE(file->Write("two\n"));
+  ASSERT_EQ(rmdir((path_ + ".1").c_str()), 0);
+
+  EXPECT_TRUE(file->Write("three\n"));
+  EXPECT_EQ(Content(".1"), "(none)");
+  EXPECT_TRUE(file->Write("four\n"));
+
+  EXPECT_EQ(Content(), "four\n");
+  EXPECT_EQ(Content(".1"), "line one\ntwo\nthree\n");
 }
 
 TEST_F(RotatedLogTest, PathThatCannotBeALogFile_IsRefused) {
