@@ -7,7 +7,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/commands.h"
@@ -149,11 +148,12 @@ class Doctor {
       job = GetJob(connection_, job_id);
       if (job.ok() && IsFinal(job->state())) break;
       if (!job.ok() && !IsUnanswered(job.status())) break;
-      if (interrupts_.interrupted() || absl::Now() >= deadline) {
+      const bool interrupted = interrupts_.interrupted();
+      if (interrupted || absl::Now() >= deadline) {
         Cancel(job_id, "trainctl doctor stopped waiting for this probe");
-        result.error = absl::StrFormat("the probe did not end within %.0f s: %s", options_.time_limit_s,
-                                       job.ok() ? absl::StrCat(StateName(job->state()), ", ", job->reason())
-                                                : std::string(job.status().message()));
+        result.error = UnfinishedProbeText(interrupted, options_.time_limit_s,
+                                           job.ok() ? absl::StrCat(StateName(job->state()), ", ", job->reason())
+                                                    : std::string(job.status().message()));
         return result;
       }
       absl::SleepFor(kPoll);

@@ -79,6 +79,11 @@ std::string ProbeText(int round, const ProbeResult& result) {
   return absl::StrCat(text, "\n");
 }
 
+std::string UnfinishedProbeText(bool interrupted, double time_limit_s, const std::string& state) {
+  if (interrupted) return absl::StrCat("trainctl was interrupted before the probe ended: ", state);
+  return absl::StrFormat("the probe did not end within %.0f s: %s", time_limit_s, state);
+}
+
 std::string VerdictsText(const DoctorReport& report) {
   std::string text;
   for (const auto& [host, why] : report.skipped) absl::StrAppend(&text, "skipped  ", host, ": ", why, "\n");

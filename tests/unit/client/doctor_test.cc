@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/doctor_checks.h"
 #include "client/doctor_plan.h"
+#include "client/doctor_report.h"
 #include "common/version.h"
 
 namespace trainyard::client {
@@ -200,6 +201,13 @@ TEST(DoctorChecks, EachProblemOfAHost_IsNamed) {
     EXPECT_TRUE(found) << row.name;
     EXPECT_EQ(AnyProblem(findings), row.level == Finding::Level::kProblem) << row.name;
   }
+}
+
+TEST(DoctorReport, ProbeThatWasInterrupted_IsNotSaidToHaveExceededItsTime) {
+  EXPECT_EQ(UnfinishedProbeText(/*interrupted=*/false, 60, "RUNNING, "),
+            "the probe did not end within 60 s: RUNNING, ");
+  EXPECT_EQ(UnfinishedProbeText(/*interrupted=*/true, 60, "QUEUED, waits for slots"),
+            "trainctl was interrupted before the probe ended: QUEUED, waits for slots");
 }
 
 TEST(DoctorChecks, BusyAndCordonedHosts_AreSkippedWithAReason) {
