@@ -166,7 +166,8 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   job.current.progress_at = now;
   if (job.state() == v1::JOB_STATE_RUNNING) job.current.running_since = now;
   for (const v1::AvoidedHost& avoided : job.record.avoided()) {
-    job.avoid_until[HostName(avoided.host())] = now + kMinAvoidTime;
+    // How long a host is avoided is not recorded; a shorter time costs at most one more try.
+    job.avoid_until[HostName(avoided.host())] = avoided.lasts() ? absl::InfiniteFuture() : now + kMinAvoidTime;
   }
   state.durable_bytes += job.history.durable_bytes();
   CountDroppedEvents(job);

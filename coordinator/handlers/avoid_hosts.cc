@@ -46,6 +46,7 @@ void AvoidFailedHost(Turn& turn, Job& job) {
   // Time does not help a host that lacks a program or a network interface, or that command.check has refused, so only a
   // new daemon or an operator ends the avoidance.
   const bool lasts = failure.kind() == v1::FailureRecord::KIND_START || failure.kind() == v1::FailureRecord::KIND_CHECK;
+  avoided.set_lasts(lasts);
   if (lasts) time = absl::InfiniteDuration();
   job.avoid_until[HostName(failure.host())] = turn.now + time;
   turn.Save(job);

@@ -1,6 +1,7 @@
 // Operators' requests about hosts, and jobs whose hosts are refused, drained or lost.
 #include <gmock/gmock.h>
 
+#include "common/exit_codes.h"
 #include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
@@ -178,6 +179,35 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
       EXPECT_THAT(job.reason(), HasSubstr("no other host can run the job"));
     }
   }
+}
+
+TEST(CoreHosts, HostThatCannotStartAJob_IsAvoidedByTheNextCoordinatorToo_UntilItHasANewDaemon) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  first.Attach();
+  second.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  first.Apply();
+  first.Exit(Key(kJob, 1, 0), kExitCannotRun);
+  ASSERT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
+  second.Apply();
+
+  harness.Restart();
+  first.Attach();
+  second.Attach();
+  harness.Advance(absl::Seconds(62));
+  harness.SetHostState("w2", v1::SetHostRequest::ACTION_CORDON);
+  second.Exit(Key(kJob, 2, 0), 7);
+  harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("w1 (rank 0 on w1 could not be run"));
+
+  first.Detach();
+  FakeHost replaced(harness, "w1", 1, 12);
+  replaced.Attach();
+  harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << harness.Get(kJob).reason();
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1");
 }
 
 TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
