@@ -182,6 +182,8 @@ struct Job {
   absl::Time spared_until = absl::InfinitePast();   // not preempted before this (JobRecord.spared_until_unix_ms)
   uint32_t failures_without_progress = 0;
   uint64_t step_at_last_failure = 0;
+  std::string last_error;    // of the last failure (FailureRecord.error)
+  uint32_t same_errors = 0;  // the number of failures in a row with that error
 
   // The events for watchers. Durable events have records of their own. The daemon of rank 0 sends step and evaluation
   // reports again, in order, so a report is new if it is above the newest one that this coordinator has received.

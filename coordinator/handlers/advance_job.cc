@@ -195,6 +195,9 @@ void AdvanceRecovering(Turn& turn, Job& job) {
   job.failures_without_progress = progress ? 0 : job.failures_without_progress + 1;
   job.step_at_last_failure = job.published.step();
   job.restart_at = turn.now + DecideRecovery(FactsForRecovery(turn, job)).delay;
+  const std::string& error = job.record.failure().error();
+  job.same_errors = IsSameError(error, job.last_error) ? job.same_errors + 1 : 1;
+  job.last_error = error;
   AvoidFailedHost(turn, job);
   turn.Enqueue(job);
   turn.Save(job);
@@ -219,6 +222,8 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
   if (kind == v1::FailureRecord::KIND_START || kind == v1::FailureRecord::KIND_CHECK) {
     facts.fits_elsewhere = FitsWithout(turn.now, turn.state, job, {job.record.failure().host()});
   }
+  const bool is_same = IsSameError(job.record.failure().error(), job.last_error);
+  if (is_same && job.published.step() == 0) facts.same_errors = job.same_errors;
   facts.checkpoint_step = NewestResumeStep(job.head(), job.record.grants());
   if (!facts.checkpoint_step.has_value() && job.record.restored_step() > 0) {
     facts.checkpoint_step = job.record.restored_step();

@@ -25,6 +25,8 @@ namespace {
 // If peers report a broken collective before the failed rank has reported the cause, the cause has this long to arrive
 // before the remaining ranks are killed: failing ranks report within milliseconds.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(300);
+// The longest error that is recorded and shown in the reason of a job.
+constexpr size_t kExitErrorBytes = 512;
 
 DecisionRule RuleOf(v1::FailureRecord::Kind kind, bool restart) {
   if (!restart) return DecisionRule::kGiveUp;
@@ -230,6 +232,10 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
                                .is_command = is_command,
                                .exit = &rank.record.exit()});
   if (failure.has_value()) {
+    // A command does not report all its steps, so its errors are not compared.
+    if (failure->kind() == v1::FailureRecord::KIND_EXIT && !is_command) {
+      failure->set_error(CutText(ErrorOf(exit), kExitErrorBytes));
+    }
     FailGeneration(turn, job, *failure);
     // Publishes only the output of the rank that is the cause; the output of its peers would not help.
     bool is_cause = job.record.failure().text() == failure->text();

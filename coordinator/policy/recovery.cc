@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -106,6 +107,23 @@ std::optional<Failure> ClassifyExit(const EndedRank& ended) {
   }
 }
 
+std::string ErrorOf(const v1::TrainerExited& exit) {
+  if (exit.cause() != v1::TrainerExited::CAUSE_EXIT || exit.code() == kExitDone) return "";
+  for (int i = exit.last_lines_size() - 1; i >= 0; --i) {
+    if (!exit.last_lines(i).empty()) return exit.last_lines(i);
+  }
+  return "";
+}
+
+bool IsSameError(absl::string_view a, absl::string_view b) {
+  const auto words_of = [](absl::string_view text) {
+    std::string words(text);
+    std::erase_if(words, [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '.'; });
+    return words;
+  };
+  return !a.empty() && !b.empty() && words_of(a) == words_of(b);
+}
+
 bool CountsAsRestart(Failure::Kind kind) {
   return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM && kind != Failure::KIND_CHECK;
 }
@@ -188,6 +206,12 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
     return {.restart = false,
             .delay = absl::ZeroDuration(),
             .reason = absl::StrCat(failure.text(), "; ", used, " (recovery.max_restarts)")};
+  }
+  if (const uint32_t same = facts.same_errors + 1; !failure.error().empty() && same >= kSameErrorsMax) {
+    return {.restart = false,
+            .delay = absl::ZeroDuration(),
+            .reason = absl::StrCat(failure.text(), "; the job has failed ", same,
+                                   " times in a row with this error before its first step: ", failure.error())};
   }
   absl::Duration delay = absl::ZeroDuration();
   if (facts.failures_without_progress > 0) {

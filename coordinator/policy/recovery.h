@@ -35,6 +35,12 @@ struct EndedRank {
 // nullopt: the rank ended successfully, or as requested.
 std::optional<v1::FailureRecord> ClassifyExit(const EndedRank& ended);
 
+// Returns the last line that a trainer printed, if it exited with an error; otherwise an empty string.
+std::string ErrorOf(const v1::TrainerExited& exit);
+// Whether two errors are the same, apart from numbers such as process ids and sizes. An empty error is not known, and
+// is never the same.
+bool IsSameError(absl::string_view a, absl::string_view b);
+
 // Whether `found` explains the failure better than `known`: a permanent failure explains most, then the first failure
 // with a cause of its own. Reports of a failed rank's peers are not a cause of their own.
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
@@ -54,6 +60,9 @@ absl::string_view FailureKindName(v1::FailureRecord::Kind kind);
 inline constexpr absl::Duration kMinAvoidTime = absl::Minutes(1);
 inline constexpr absl::Duration kMaxAvoidTime = absl::Minutes(10);
 
+// A job that has not made a step yet is given up after this many failures in a row with the same error.
+inline constexpr uint32_t kSameErrorsMax = 3;
+
 struct RecoveryFacts {
   const v1::FailureRecord* failure = nullptr;
   uint32_t restarts = 0;  // restarts so far
@@ -61,6 +70,8 @@ struct RecoveryFacts {
   std::optional<uint64_t> checkpoint_step;  // from which the next group resumes; none: from the beginning
   uint32_t failures_without_progress = 0;   // in a row, before this failure
   bool fits_elsewhere = false;              // the job could be placed without the host of the failed rank
+  // In a row before this failure, with the same error. 0 if the job has made a step.
+  uint32_t same_errors = 0;
 };
 
 struct RecoveryDecision {
@@ -72,7 +83,8 @@ struct RecoveryDecision {
 // Decides to restart, or to give up with the cause as the reason. If a trainer cannot be started on a host, the job is
 // restarted on other hosts, provided that it fits there. If a host lacks the checkpoint, the job is restarted on other
 // hosts in any case, and the restart is not counted. The first failure restarts immediately; later ones without
-// progress in between wait 250 ms, doubled up to 10 s, so that a job that cannot start does not overload its host.
+// progress in between wait 250 ms, doubled up to 10 s, so that a job that cannot start does not overload its host. A
+// job that has made no step fails after kSameErrorsMax failures with the same error: more restarts would not help.
 RecoveryDecision DecideRecovery(const RecoveryFacts& facts);
 
 }  // namespace trainyard

@@ -150,6 +150,38 @@ TEST(Recovery, RestartsFromTheNewestCheckpoint_UntilTheLimit) {
   }
 }
 
+TEST(Recovery, SameErrorBeforeTheFirstStep_IsTriedThreeTimes) {
+  v1::FailureRecord failure = MakeRankFailure(v1::FailureRecord::KIND_EXIT, 0, "w1", "exited with code 1");
+  failure.set_error("out of memory: process 77 uses 20.5 MiB");
+  RecoveryFacts facts{.failure = &failure, .max_restarts = 10, .same_errors = 1};
+  EXPECT_TRUE(DecideRecovery(facts).restart);
+
+  facts.same_errors = 2;
+  EXPECT_FALSE(DecideRecovery(facts).restart);
+  EXPECT_EQ(DecideRecovery(facts).reason,
+            "rank 0 on w1 exited with code 1; the job has failed 3 times in a row with this error before its first "
+            "step: out of memory: process 77 uses 20.5 MiB");
+  failure.clear_error();
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "what is not known is not the same";
+}
+
+TEST(Recovery, SameErrors_MayHaveOtherNumbers) {
+  EXPECT_TRUE(IsSameError("process 77 uses 20.5 MiB", "process 6 uses 20 MiB"));
+  EXPECT_FALSE(IsSameError("cannot open /data", "cannot open /home"));
+  EXPECT_FALSE(IsSameError("", ""));
+}
+
+TEST(Recovery, ErrorOfAnExit_IsTheLastLineThatIsNotEmpty) {
+  v1::TrainerExited exit;
+  exit.set_cause(v1::TrainerExited::CAUSE_EXIT);
+  exit.set_code(1);
+  EXPECT_EQ(ErrorOf(exit), "");
+  for (const char* line : {"step 1", "out of memory", ""}) exit.add_last_lines(line);
+  EXPECT_EQ(ErrorOf(exit), "out of memory");
+  exit.set_code(0);
+  EXPECT_EQ(ErrorOf(exit), "");
+}
+
 TEST(Recovery, FailedProcess_IsReportedWithItsResourceUse) {
   v1::TrainerExited exit;
   exit.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
