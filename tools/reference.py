@@ -159,8 +159,9 @@ def job_page(schema):
 
 
 def daemons_page(schema):
-    return (f"{NOTE}# Keys of the daemons' configuration files\n\nFlags of the same names (`--allow-plaintext` for "
-            "`allow_plaintext`) override the keys.\n\n## Coordinator\n\n"
+    return (f"{NOTE}# Keys of the daemons' configuration files\n\nA flag with the name of a key (`--allow-plaintext` "
+            "for `allow_plaintext`, `--log-level` for `log.level`) overrides it; many keys have no flag.\n\n"
+            "## Coordinator\n\n"
             + key_table(schema, ".trainyard.v1.CoordinatorConfig") + "\n## Worker daemon\n\n"
             + key_table(schema, ".trainyard.v1.WorkerConfig"))
 
