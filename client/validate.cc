@@ -46,6 +46,13 @@ std::vector<MemoryLine> LinesOf(const MemoryPlan& plan) {
           {"host", plan.host, "offloaded state, in host memory"}};
 }
 
+// A job whose device is auto gets a GPU if its hosts have GPUs, which is not known here.
+std::string DeviceText(const v1::JobSpec& spec) {
+  if (spec.resources().has_device()) return "";
+  return "Planned for a CPU; resources.device is auto, so the ranks use GPUs if their hosts have one for each. Give\n"
+         "--set resources.device=cuda to plan for a GPU.\n";
+}
+
 nlohmann::ordered_json MemoryJson(const MemoryPlan& plan) {
   nlohmann::ordered_json out;
   for (const MemoryLine& line : LinesOf(plan)) out[absl::StrCat(line.name, "_bytes")] = line.bytes;
@@ -63,7 +70,8 @@ void PrintMemory(const PreparedJob& prepared) {
   }
   Print(absl::StrCat(CountParameters(prepared.spec.train().model()), " parameters, ",
                      Plural(prepared.spec.resources().ranks(), "rank"), "\n", Table(rows),
-                     "Not included: the libraries themselves, and copies of the state during a save.\n"));
+                     "Not included: the libraries themselves, and copies of the state during a save.\n",
+                     DeviceText(prepared.spec)));
 }
 
 void PrintReport(const LoadedJob& loaded, const PreparedJob* prepared) {
@@ -89,6 +97,7 @@ void PrintReport(const LoadedJob& loaded, const PreparedJob* prepared) {
     if (prepared->spec.has_train()) {
       out["layout"] = LayoutJson(prepared->spec);
       out["memory"] = MemoryJson(PlanMemory(prepared->spec));
+      out["memory_device"] = prepared->spec.resources().device() == v1::DEVICE_CUDA ? "cuda" : "cpu";
     }
   }
   PrintJson(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));

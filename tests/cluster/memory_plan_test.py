@@ -91,3 +91,13 @@ def test_a_plan_of_memory_names_each_part_and_reads_no_data_of_the_job(tmp_path)
     assert "1239040 parameters, 2 ranks" in out
     for name in ("parameters", "gathered", "gradients", "optimizer", "activations", "scores", "device total", "host"):
         assert f"\n{name} " in out
+
+
+def test_a_plan_of_memory_says_for_which_device_it_is(tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("TEXT", "/not/on/this/machine.txt"))
+
+    for device, planned in (("auto", "cpu"), ("cpu", "cpu"), ("cuda", "cuda")):
+        command = ["validate", job, "--memory", "--set", f"resources.device={device}"]
+        assert ("--set resources.device=cuda" in trainctl(*command, cwd=tmp_path)) == (device == "auto")
+        assert json.loads(trainctl(*command, "--json", cwd=tmp_path))["memory_device"] == planned
