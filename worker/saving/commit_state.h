@@ -51,6 +51,7 @@ struct CommitThread::State {
   SteadyCondVar changed;
   std::deque<Task> tasks ABSL_GUARDED_BY(mu);
   bool busy ABSL_GUARDED_BY(mu) = false;              // the thread works on a task that it has removed from `tasks`
+  bool committing ABSL_GUARDED_BY(mu) = false;        // that task is a commit
   size_t num_waiting ABSL_GUARDED_BY(mu) = 0;         // the size of `waiting`
   bool without_grant ABSL_GUARDED_BY(mu) = false;     // name checkpoints without waiting for grants
   bool generation_ended ABSL_GUARDED_BY(mu) = false;  // no checkpoint is named any more

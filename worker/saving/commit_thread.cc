@@ -34,7 +34,7 @@ void CommitThread::Serve(State& state) {
     std::optional<State::Task> task;
     {
       absl::MutexLock lock(&state.mu);
-      state.busy = false;
+      state.busy = state.committing = false;
       state.changed.SignalAll();
       state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu) {
         return state.closing || !state.tasks.empty() || (state.num_waiting > 0 && !state.generation_ended);
@@ -46,6 +46,7 @@ void CommitThread::Serve(State& state) {
         state.tasks.pop_front();
       }
       state.busy = task.has_value();
+      state.committing = task.has_value() && std::holds_alternative<CommitTask>(*task);
     }
     unanswered = !task.has_value() && !state.RequestGrant();
     if (!task.has_value()) continue;
@@ -75,7 +76,7 @@ bool CommitThread::AwaitQueueSpace(absl::Duration limit) {
   absl::MutexLock lock(&state_->mu);
   return state_->changed.AwaitFor(&state_->mu, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     const auto is_commit = [](const State::Task& task) { return std::holds_alternative<CommitTask>(task); };
-    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kCommitsMax;
+    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->committing < kCommitsMax;
   });
 }
 

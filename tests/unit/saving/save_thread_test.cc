@@ -38,6 +38,21 @@ class StuckDisk final : public ForwardingDisk {
   absl::Notification reached, released;
 };
 
+// A disk that removes nothing until it is released.
+class StuckRemoval final : public ForwardingDisk {
+ public:
+  absl::Status RemoveAll(const std::string& path) override {
+    if (stuck.exchange(false)) {
+      reached.Notify();
+      released.WaitForNotification();
+    }
+    return Real().RemoveAll(path);
+  }
+
+  std::atomic<bool> stuck = true;
+  absl::Notification reached, released;
+};
+
 class SaveTest : public testing::Test {
  protected:
   static constexpr uint64_t kWorld = 2;
@@ -281,6 +296,23 @@ TEST_F(SaveTest, SlowDisk_MakesTheLoopWaitBeforeAThirdSave) {
   disk.reached.WaitForNotification();  // its manifest is about to be written
   EXPECT_TRUE(commits->AwaitQueueSpace(absl::ZeroDuration()));
   commits->Commit(CommitOf(state, 6));
+  EXPECT_FALSE(commits->AwaitQueueSpace(absl::ZeroDuration()));
+
+  disk.released.Notify();
+  EXPECT_TRUE(commits->AwaitQueueSpace(absl::InfiniteDuration()));
+}
+
+TEST_F(SaveTest, SlowRemoval_IsNotCountedAsACommit) {
+  SmallState state(1);
+  for (uint64_t step : {5, 6, 7}) WriteAll(state, step);
+  StuckRemoval disk;
+  auto commits = NewCommits(disk);
+  commits->Discard(Key(5));
+  disk.reached.WaitForNotification();
+
+  commits->Commit(CommitOf(state, 6));
+  EXPECT_TRUE(commits->AwaitQueueSpace(absl::ZeroDuration()));
+  commits->Commit(CommitOf(state, 7));
   EXPECT_FALSE(commits->AwaitQueueSpace(absl::ZeroDuration()));
 
   disk.released.Notify();
