@@ -104,7 +104,8 @@ class Saver {
     std::function<StopRequest()> new_stop = {};  // rank 0: a stop that was not acted on yet; number 0: none
   };
   struct LastSave {
-    bool saved = false;  // the same on all ranks, unless a rank had to leave before the checkpoint was named
+    // The same on all ranks, unless a rank had to leave before the checkpoint was named: then only rank 0 may set it.
+    bool saved = false;
     // On rank 0: why the state is still not saved when the time for retries is over. Empty: it is saved, or the ranks
     // leave for another reason.
     std::string unsaved = {};

@@ -62,8 +62,9 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
     }
     Maintain();
     const std::string own = TakeLastFailure(step, written);
-    // A rank must leave. If the checkpoint is complete but not named yet, the next generation will name it.
-    if (!all_stay) return LastSave{.saved = own.empty()};
+    // A rank must leave. If the checkpoint is complete but not named yet, the next generation will name it. Only rank 0
+    // knows whether it is named; the other ranks keep their snapshots.
+    if (!all_stay) return LastSave{.saved = is_rank_0 && own.empty()};
     ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, deps_.world),
                      << "while exchanging the outcome of the last save");
     if (written && failures.empty()) return LastSave{.saved = true};

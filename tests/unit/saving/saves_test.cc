@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
@@ -15,6 +18,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/snapshot.h"
 #include "common/clock.h"
+#include "common/files.h"
 #include "tests/unit/checkpoint/forwarding_disk.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
@@ -307,6 +311,43 @@ TEST_F(SavesTest, SnapshotsAreWholeBeforeTheCheckpointIsRenamed_AndRemovedWhenTh
   EXPECT_THAT(whole, ElementsAre("2", "4")) << "the last save is made without a copy";
   EXPECT_GT(SnapshotBytes(link), 0u);
   EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
+}
+
+// Only rank 0 knows whether the checkpoint of the last step has its name.
+TEST_F(SavesTest, SnapshotsOfAllRanks_AreKept_IfARankLeavesBeforeTheLastCheckpointIsNamed) {
+  TemporaryFolder memory;
+  StartOrder order = Order("run", 6);
+  order.snapshot_folder = memory.path();
+  order.world_size = order.local_world_size = 2;
+  order.config.checkpoint_every = 2;
+  FakeStore store;
+  FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
+  std::atomic<bool> leaves = false;
+  links[0].set_answer_grant([&](uint64_t step, auto, auto) -> absl::Status {
+    if (step < 6) return absl::OkStatus();
+    leaves = true;
+    return absl::DeadlineExceededError("no answer");
+  });
+  std::ostringstream logs[2];
+  TrainerExit codes[2];
+  std::vector<std::thread> ranks;
+
+  for (uint64_t r = 0; r < 2; ++r) {
+    order.rank = static_cast<int>(r);
+    ranks.emplace_back([&, r, order] {
+      const auto must_leave = [&leaves] { return leaves.load(); };
+      codes[r] = RunRank(
+          order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .must_leave = must_leave});
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+
+  for (uint64_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(codes[r], kExitDone) << logs[r].str();
+    const SnapshotPlace place{
+        .folder = memory.path(), .job_id = order.job_id, .generation = order.generation, .rank = r};
+    EXPECT_TRUE(FileExists(SnapshotPath(place, 'a'))) << "rank " << r << ": " << logs[r].str();
+  }
 }
 
 TEST_F(SavesTest, SnapshotsOfAnOlderGeneration_AreRemovedWhenANewerSaveIsWritten) {
