@@ -380,7 +380,7 @@ TEST(CoreLifecycle, EndOfRankZero_WaitsForItsRepeatedReports) {
   EXPECT_EQ(harness.CountSteps(kJob), 10u);
 }
 
-TEST(CoreLifecycle, SameErrorThreeTimesInARowBeforeAStep_FailsTheJob_ButNotAfterAStep) {
+TEST(CoreLifecycle, SameErrorSixTimesInARowBeforeAStep_FailsTheJob_ButNotAfterAStep) {
   for (const bool makes_step : {false, true}) {
     Harness harness;
     FakeHost host(harness, "w1", 1, 11);
@@ -399,22 +399,21 @@ TEST(CoreLifecycle, SameErrorThreeTimesInARowBeforeAStep_FailsTheJob_ButNotAfter
     };
     fail(1, "out of memory: 20 MiB");
     fail(2, "connection reset");
-    fail(3, "out of memory: 21 MiB");
-    fail(4, "out of memory: 22 MiB");
-    ASSERT_EQ(harness.Get(kJob).generation(), 5u);
+    for (uint64_t generation = 3; generation <= 7; ++generation) fail(generation, "out of memory: 21 MiB");
+    ASSERT_EQ(harness.Get(kJob).generation(), 8u);
     if (makes_step) {
       BringToRunning(harness, host, kJob);
-      host.Report(Key(kJob, 5, 0), 1, 1);
+      host.Report(Key(kJob, 8, 0), 1, 1);
     }
 
-    fail(5, "out of memory: 23 MiB");
+    fail(8, "out of memory: 23 MiB");
 
     EXPECT_EQ(harness.Get(kJob).state(), makes_step ? v1::JOB_STATE_PLACED : v1::JOB_STATE_FAILED)
         << harness.Get(kJob).reason();
     if (makes_step) continue;
-    EXPECT_EQ(harness.Get(kJob).restarts(), 4u);
+    EXPECT_EQ(harness.Get(kJob).restarts(), 7u);
     EXPECT_EQ(harness.Get(kJob).reason(),
-              "rank 0 on w1 exited with code 1; the job has failed 3 times in a row with this error before its first "
+              "rank 0 on w1 exited with code 1; the job has failed 6 times in a row with this error before its first "
               "step: out of memory: 23 MiB");
   }
 }

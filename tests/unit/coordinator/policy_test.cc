@@ -150,16 +150,19 @@ TEST(Recovery, RestartsFromTheNewestCheckpoint_UntilTheLimit) {
   }
 }
 
-TEST(Recovery, SameErrorBeforeTheFirstStep_IsTriedThreeTimes) {
+TEST(Recovery, SameErrorBeforeTheFirstStep_IsTriedSixTimes) {
   v1::FailureRecord failure = MakeRankFailure(v1::FailureRecord::KIND_EXIT, 0, "w1", "exited with code 1");
   failure.set_error("out of memory: process 77 uses 20.5 MiB");
-  RecoveryFacts facts{.failure = &failure, .max_restarts = 10, .same_errors = 1};
+  RecoveryFacts facts;
+  facts.failure = &failure;
+  facts.max_restarts = 10;
+  facts.same_errors = 4;
   EXPECT_TRUE(DecideRecovery(facts).restart);
 
-  facts.same_errors = 2;
+  facts.same_errors = 5;
   EXPECT_FALSE(DecideRecovery(facts).restart);
   EXPECT_EQ(DecideRecovery(facts).reason,
-            "rank 0 on w1 exited with code 1; the job has failed 3 times in a row with this error before its first "
+            "rank 0 on w1 exited with code 1; the job has failed 6 times in a row with this error before its first "
             "step: out of memory: process 77 uses 20.5 MiB");
   failure.clear_error();
   EXPECT_TRUE(DecideRecovery(facts).restart) << "what is not known is not the same";
