@@ -53,7 +53,7 @@ inline constexpr char kOneJob[] = "a-folder-has-one-job";
 inline constexpr char kSaved[] = "success-is-saved";
 // the ranks of a tensor group run on one host
 inline constexpr char kTensorHost[] = "tensor-groups-share-a-host";
-// a restart because of a hang names a rank that was faulty; a stopped part of a model is named in time
+// a restart because of a hang names a rank that was faulty; a stopped rank of a divided model is named in time
 inline constexpr char kBlame[] = "hangs-name-their-cause";
 // the number of ranks of an elastic job is within the limits of the job, and all ranks get the same number
 inline constexpr char kElasticSize[] = "elastic-size-holds";
@@ -146,7 +146,7 @@ class Judge {
   // The state of the job in the coordinator after its last round.
   JobOutcome OutcomeOf(const JobId& job) const;
   const std::set<JobId>& submitted() const { return submitted_; }
-  // A host died with reports that no other process had.
+  // Reports of the job were lost with a process, or count as lost because their host was given up.
   void NoteLostReports(const JobId& job) { reports_lost_.insert(job); }
   bool HasLostReports(const JobId& job) const { return reports_lost_.contains(job); }
   void CancelRequested(const JobId& job) { cancelled_.insert(job); }

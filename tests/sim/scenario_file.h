@@ -16,7 +16,7 @@
 //   job 3 at=2s ranks=4 steps=90 step=640ms min-ranks=2 per-host=2 grow-after=5s grace=1s ignores-stop=1    a script
 //   operation drain at=10s host=0 now
 //   fault cut-control host=0 at=17.6s lasts=20s salt=3
-//   fault cut-control host=0 when=running:2 job=1 at=0s lasts=20s     `at` counts from the state of that generation
+//   fault cut-control host=0 when=running:2 job=1 at=0s lasts=20s     `at` counts from when generation 2 is RUNNING
 //   expect job=1 state=succeeded generation=1
 //   expect log "is slow"                        a line of the coordinator's log contains this
 //   expect no-log "is lost"

@@ -15,7 +15,7 @@ namespace {
 // The longest time from the last fault until every job has ended: it covers back-offs, leases, and the limits of
 // forming and of hangs.
 constexpr absl::Duration kSettleLimit = absl::Seconds(900);
-// The limit of a connected host's unacknowledged facts in a world of this size: a burst of its ranks' facts, with a
+// The limit of the unacknowledged facts of a connected host with a few slots: a burst of its ranks' facts, with a
 // margin.
 constexpr size_t kFactsInFlight = 60;
 // The longest time, beyond command.grow_after_s, until a job has the ranks for which there are slots: it covers the
