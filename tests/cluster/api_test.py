@@ -153,7 +153,7 @@ def test_every_failed_call_has_a_documented_reason_over_grpc_and_over_http(clust
         name = method.name
         assert failure(name, "", VALID[name]) == ("UNAUTHENTICATED", "TOKEN_MISSING"), name
         assert failure(name, "0" * 64, VALID[name]) == ("UNAUTHENTICATED", "TOKEN_WRONG"), name
-        if method.GetOptions().idempotency_level != 1:
+        if method.GetOptions().idempotency_level != 1:  # 1: NO_SIDE_EFFECTS
             assert failure(name, viewer, VALID[name]) == ("PERMISSION_DENIED", "OPERATOR_REQUIRED"), name
         if name in INVALID:
             assert failure(name, operator, INVALID[name][0]) == ("INVALID_ARGUMENT", "INVALID_REQUEST"), name

@@ -72,7 +72,7 @@ def corpus(folder):
 def test_a_dialogue_writes_a_job_that_validates(tmp_path):
     corpus(tmp_path)
     terminal = Terminal(tmp_path, "--set", "resources.ranks=1", "--set", "train.batch.global=4")
-    # model, preset, data, steps (wrong, explained, corrected), strategy, precision ... all others by default
+    # the model (by default), the data, the steps (wrong, explained, corrected); then all other questions by default
     for line in ["", "corpus.txt", "none", "?", "3"]:
         terminal.answer(line)
     for _ in range(8):

@@ -75,6 +75,7 @@ def over_http(cluster, method, request, answer_class):
     return status.code, status, answer
 
 
+# {gRPC code: HTTP status}
 HTTP_CODES = {3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 14: 503, 16: 401}
 
 
@@ -160,7 +161,7 @@ def test_watch_and_logs_are_lines_of_json(cluster):
 
     watched = list(http_client.lines(cluster, "Watch", {"job_id": job}))
     printed = list(http_client.lines(cluster, "Logs", {"job_id": job}))
-    refused = list(http_client.lines(cluster, "Logs", {"job_id": job, "ranks": [0], "tail_lines": 1}))
+    tail = list(http_client.lines(cluster, "Logs", {"job_id": job, "ranks": [0], "tail_lines": 1}))
 
     events = [json_format.ParseDict(line["result"], cluster.stubs.service.Event()) for line in watched]
     assert events == cluster.watch(job)
@@ -168,7 +169,7 @@ def test_watch_and_logs_are_lines_of_json(cluster):
     over_rpc = list(cluster.jobs.Logs(cluster.stubs.service.LogsRequest(job_id=job), timeout=20))
     texts = [base64.b64decode(line["result"]["text"]) for line in printed]
     assert sorted(texts) == sorted(line.text for line in over_rpc)
-    assert len(refused) == 1
+    assert len(tail) == 1
 
 
 def test_a_stream_of_events_resumes_after_the_coordinator_was_killed_without_losing_or_repeating_steps(cluster):
@@ -230,7 +231,7 @@ def test_viewers_read_without_specs_and_change_nothing(cluster):
         methods = (service if name.endswith("JobService") else cluster.stubs.agent).DESCRIPTOR.services_by_name[
             name.rpartition(".")[2]].methods
         for method in methods:
-            reads = method.GetOptions().idempotency_level == 1
+            reads = method.GetOptions().idempotency_level == 1  # 1: NO_SIDE_EFFECTS
             call = channel.stream_stream(f"/{name}/{method.name}")
             with pytest.raises(grpc.RpcError) as failed:
                 list(call(iter([b""]), metadata=metadata, timeout=10))

@@ -53,11 +53,11 @@ def test_hosts_with_equal_cpus_measure_once_per_model_and_choose_alike(cluster, 
     assert files["h1"][0].name == files["h2"][0].name
 
     # Timings of equal hosts may differ; all ranks use the choice of the lowest rank.
-    for slower_with_lever in ("h1", "h2"):
+    for slower_with_mkl_intel in ("h1", "h2"):
         for name, found in files.items():
-            found[0].write_text("50 100\n" if name == slower_with_lever else "100 50\n")
+            found[0].write_text("50 100\n" if name == slower_with_mkl_intel else "100 50\n")
         decision, first_host = run_job(cluster)
-        assert decision.value == ("mkl" if first_host == slower_with_lever else "mkl_intel"), decision
+        assert decision.value == ("mkl" if first_host == slower_with_mkl_intel else "mkl_intel"), decision
         assert "a lower rank with the same kind of CPU chose otherwise" in decision.reason, decision
 
     # Another model has other products.

@@ -288,7 +288,7 @@ def test_an_elastic_script_continues_with_fewer_ranks_and_grows_again(cluster):
         return saved.read_text().split() if saved.exists() else []
     harness.wait_until(lambda: "2" in worlds(), "two ranks run")
 
-    # The daemon leaves with its rank, as if its host were shut down.
+    # The daemon and its rank are killed together, as if their host lost power.
     pid = harness.wait_until(lambda: cluster.get(job).pid_of(1), "rank 1 has reported its pid")
     workers["w2"].signal(signal.SIGKILL)
     workers["w2"].wait()
@@ -394,7 +394,7 @@ def test_a_host_whose_check_fails_is_not_used_and_uses_no_restart(cluster):
     assert view.job.restarts == 0
     why = cluster.trainctl("why", job).stdout
     assert "the check of this host (command.check) exited with code 3: no driver" in why
-    assert not list((cluster.folder / "worker-h1" / "ranks").glob("*.r4294967295"))
+    assert not list((cluster.folder / "worker-h1" / "ranks").glob("*.r4294967295"))  # the rank of a check: kCheckRank
 
 
 def test_a_job_fails_when_the_check_of_every_host_fails_or_does_not_end(cluster):

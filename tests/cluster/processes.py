@@ -80,6 +80,7 @@ def start_reaper():
 
 
 def name_of(pid):
+    """Returns the first 15 characters of the name of the process, or "" if it does not exist."""
     try:
         return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

@@ -11,7 +11,7 @@ import pytest
 
 SLOW = {"train__steps": 1_000_000, "train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 8, "micro": 2}, "checkpoint__every_steps": 5}
-COMPLETE = 2  # the mark of a complete snapshot: docs/decisions/0006-saves.md
+COMPLETE = 2  # the mark of a complete snapshot: kComplete in checkpoint/snapshot_format.h
 
 
 def snapshots_of(cluster, daemon):

@@ -20,7 +20,7 @@ LAYOUTS = {
 }
 
 
-# (layout, rank at fault) of each test that ./dev test runs; the others are marked long.
+# The (layout, killed rank) and the layouts with a stopped rank that ./dev test runs; the others are marked long.
 KILLED = {("pipeline", 1), ("tensor", 0)}
 STOPPED = {"both"}
 

@@ -4,7 +4,7 @@
         cluster.start()
         cluster.submit(job_document(...))
         cluster.wait_for_phase("training")
-        cluster.daemon("b").signal(signal.SIGKILL)
+        cluster.programs["b"].signal(signal.SIGKILL)
         ...
         cluster.watcher.wait_for_end(60)
 
