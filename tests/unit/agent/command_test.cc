@@ -235,7 +235,7 @@ TEST(CommandCheck, WaitsForTheKilledCheckOfAnEarlierGeneration) {
   EXPECT_EQ(FromProto(driver.All<StartProcess>()[1].desired.key()), next_check);
 }
 
-TEST(CommandCheck, IsRefused_IfTheKilledCheckOfAnEarlierGenerationDoesNotEnd) {
+TEST(CommandCheck, RefusesTheHost_IfTheKilledCheckOfAnEarlierGenerationDoesNotEnd) {
   CoreDriver driver;
   driver.Attach();
   v1::DesiredTrainer next = DesiredCommand(0, SpecWithCheck());

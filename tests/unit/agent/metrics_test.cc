@@ -1,4 +1,4 @@
-// The documented list of the daemon's metrics matches the served list.
+// The daemon's metrics: the documented list matches the served one, and counters follow the core's totals.
 #include "worker/agent/metrics.h"
 
 #include <gmock/gmock.h>

@@ -109,7 +109,7 @@ TEST(FaultPointsTest, Pass_OfAWaitRule_ReportsThatItWaits_AndContinuesOnceTheFil
   EXPECT_EQ(recorder.actions.size(), 3u);
 }
 
-// A save passes these points in this order, so crash tests may name each of them.
+// A save passes all of these points, so crash tests may name each of them.
 TEST(FaultPointsTest, FileSystem_HasAPointForEveryCallOfASave) {
   TemporaryFolder folder;
   Recorder recorder;

@@ -105,7 +105,7 @@ TEST_F(SettleTest, GrantedPartial_IsValidWhicheverGenerationWroteIt) {
   EXPECT_THAT(Names(), ElementsAre("step-00000900"));
 }
 
-TEST_F(SettleTest, WithoutAFence_AllPartialsOfThisJobAreValid) {
+TEST_F(SettleTest, WithoutARecordOfWhoSettled_AllPartialsOfThisJobAreValid) {
   Partial(100, 1);
   Partial(200, 5);
   Partial(300, 5, "another");

@@ -104,7 +104,7 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   return absl::StrCat(absl::ToInt64Microseconds(took));
 }
 
-// Rank 0 crashes during the operations; the others must detect it.
+// Rank 0 crashes before it takes part in the operation; the others must detect it.
 absl::StatusOr<std::string> CrashMain(Communicator& comm, const std::string&) {
   if (comm.rank() == 0) raise(SIGKILL);
   absl::Status status = comm.AllReduceSum(at::full({1 << 18}, 1.0, at::kFloat))->Wait();

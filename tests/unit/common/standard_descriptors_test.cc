@@ -8,7 +8,8 @@
 namespace trainyard {
 namespace {
 
-// Returns 0 if each of the descriptors 0 to 2 is /dev/null and the next descriptor that is opened has another number.
+// Closes the descriptors from `first_closed` to 2. Returns 0 if each of them is then /dev/null, and the next descriptor
+// that is opened has another number.
 int OpenAfterClosing(int first_closed) {
   for (int fd = first_closed; fd <= 2; ++fd) close(fd);
   OpenStandardDescriptors();
