@@ -105,8 +105,9 @@ static __device__ void Run(typename Type::Element* scores, const i64* targets, f
     sum = Add(sum, {highest, total});
   }
   sum = AddThreads(sum);
-  const float log_sum = sum.highest + logf(sum.total);
-  if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0 : log_sum - of_target;
+  // The highest score is subtracted before the logarithm, because their sum would have fewer exact digits.
+  const float log_total = logf(sum.total);
+  if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0 : log_total - (of_target - sum.highest);
   if (!writes_gradients) return;
   for (i64 i = threadIdx.x; i < stride / kCount; i += blockDim.x) {
     Pack pack;
@@ -114,8 +115,10 @@ static __device__ void Run(typename Type::Element* scores, const i64* targets, f
     for (int k = 0; k < kCount; ++k) {
       const i64 column = i * kCount + k;
       float gradient = 0;
-      if (column < columns && target >= 0) gradient = expf(Type::Load(pack.elements[k]) - log_sum) * factor;
-      if (column == target) gradient -= factor;
+      if (column < columns && target >= 0) {
+        const float log_probability = Type::Load(pack.elements[k]) - sum.highest - log_total;
+        gradient = factor * (column == target ? expm1f(log_probability) : expf(log_probability));
+      }
       pack.elements[k] = Type::Store(gradient);
     }
     packs[i] = pack.bytes;
