@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -100,14 +101,17 @@ void AddNormsOnGpu(const at::Tensor& flat, std::vector<at::Tensor>& norms) {
 
 }  // namespace
 
+at::Tensor QueueNorm(const std::vector<at::Tensor>& flats) {
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& flat : flats) AddNormsOnGpu(flat, norms);
+  if (norms.empty()) return at::zeros({}, flats[0].options().dtype(at::kDouble));
+  return at::linalg_vector_norm(at::cat(norms), 2, {}, /*keepdim=*/false, at::kDouble);
+}
+
 double SumOfSquares(const std::vector<at::Tensor>& flats) {
   if (!flats.empty() && !flats[0].is_cpu()) {
-    std::vector<at::Tensor> norms;
-    for (const at::Tensor& flat : flats) AddNormsOnGpu(flat, norms);
-    if (norms.empty()) return 0;
-    const double total_norm =
-        at::linalg_vector_norm(at::cat(norms), 2, {}, /*keepdim=*/false, at::kDouble).item<double>();
-    return total_norm * total_norm;
+    const double norm = QueueNorm(flats).item<double>();
+    return norm * norm;
   }
   double sum = 0;
   for (const at::Tensor& flat : flats) sum += SumOfSquares(flat);

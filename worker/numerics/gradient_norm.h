@@ -16,6 +16,8 @@ namespace trainyard {
 double SumOfSquares(const at::Tensor& flat);
 // The sum over several tensors in order; waits for a GPU only once.
 double SumOfSquares(const std::vector<at::Tensor>& flats);
+// For at least one tensor on a GPU: returns the square root of this sum there, in fp64, without waiting for the GPU.
+at::Tensor QueueNorm(const std::vector<at::Tensor>& flats);
 
 struct GradientScale {
   double scale = 1;  // multiply the summed gradient by this: 1 / tokens, times the factor of clipping

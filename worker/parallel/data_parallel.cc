@@ -171,7 +171,9 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
       RETURN_IF_ERROR(RecordError(gathers_once_ ? ReduceAll() : parts_->reducer.StartAll()));
     }
     RETURN_IF_ERROR(RecordError(parts_->reducer.Finish()));
-    return RecordError(AgreeOnCopies());
+    RETURN_IF_ERROR(RecordError(AgreeOnCopies()));
+    parts_->updater.StartNorm();
+    return absl::OkStatus();
   }
 
   absl::StatusOr<StepOutput> Step(const StepInput& input) override {

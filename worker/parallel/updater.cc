@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -64,14 +65,25 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
   return output;
 }
 
-double Updater::LocalSumOfSquares() const {
+std::vector<at::Tensor> Updater::CountedGradients() const {
   std::vector<at::Tensor> gradients;
   for (const auto& group : groups_) {
     if (!group->trained()) continue;
     const bool whole = !scatters_ && group->whole_gradients().defined();
     for (at::Tensor& counted : group->CountedGradients(whole)) gradients.push_back(std::move(counted));
   }
-  return gradients.empty() ? 0 : SumOfSquares(gradients);
+  return gradients;
+}
+
+void Updater::StartNorm() {
+  const std::vector<at::Tensor> gradients = CountedGradients();
+  if (!gradients.empty() && !gradients[0].is_cpu()) queued_norm_ = QueueNorm(gradients);
+}
+
+double Updater::LocalSumOfSquares() {
+  if (!queued_norm_.defined()) return SumOfSquares(CountedGradients());
+  const double norm = std::exchange(queued_norm_, at::Tensor()).item<double>();
+  return norm * norm;
 }
 
 absl::StatusOr<Updater::AgreedNorm> Updater::AgreeOnNorm(AgreedNorm own) {

@@ -32,6 +32,9 @@ class Updater {
   Updater(const FlatGroups& groups, const MeshCommunicators& communicators, const DataParallelOptions& options,
           const UpdateOptions& update, bool scatters);
 
+  // Called when the gradients are final. On a GPU, queues the computation of their norm, for which Step waits.
+  void StartNorm();
+
   // `seed`: the factor with which backward was started (ComputeGradientScale). `rejected`: this rank's part of the
   // gradient must not be used, so all ranks skip the update. Sets gradient_norm and skipped; the caller sets the other
   // fields. Fails with the errors of a Collective, and with Internal if the ranks are not in the same step.
@@ -53,7 +56,9 @@ class Updater {
     bool rejected = false;
   };
 
-  double LocalSumOfSquares() const;
+  // Those that this rank counts.
+  std::vector<at::Tensor> CountedGradients() const;
+  double LocalSumOfSquares();
   absl::StatusOr<AgreedNorm> AgreeOnNorm(AgreedNorm own);
   absl::Status StartGathers();
   absl::Status AwaitOldest();
@@ -68,6 +73,7 @@ class Updater {
   Clock& clock_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<TiledUpdate> tiled_;  // null: nothing is in host memory
+  at::Tensor queued_norm_;              // of this step; undefined on a CPU
   uint64_t num_steps_ = 0;
   struct Gather {
     std::vector<std::unique_ptr<Collective>> operations;

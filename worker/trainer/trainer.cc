@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -96,6 +95,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       step_log_(order.config.steps),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)),
+      losses_(rank.device.device),
       evaluations_(EvaluationSettings(order.config, rank.inputs)) {
   if (!rank.restored_evaluation.has_value() || rank.inputs.evaluation == nullptr) return;
   const std::string note = evaluations_.Restore(*rank.restored_evaluation);
@@ -164,7 +164,7 @@ absl::Status Trainer::MakeStep() {
   StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleFrom(config_), step_), .epoch = EpochsAfter(step_)};
   AgreementTerms terms;
   const double waited_before_s = rank_.waited_for_model_s();
-  RETURN_IF_ERROR(Compute(terms));
+  RETURN_IF_ERROR(Compute());
   // The time for which a rank waits for other stages and tensor ranks says nothing about its own speed.
   const double waited_s = rank_.waited_for_model_s() - waited_before_s;
   record.compute_s = whole.seconds() - waited_s;
@@ -182,6 +182,8 @@ absl::Status Trainer::MakeStep() {
   }
   terms.notice = must_leave_() ? 1 : 0;
   saver_.AddTerms(terms);
+  // On a GPU, all of the above ran while it was computing.
+  if (const auto device_s = AwaitLosses(terms); device_s.has_value()) record.compute_s = *device_s - waited_s;
   RETURN_IF_ERROR(StartAgreement(terms));
 
   saver_.WaitForCopy();
@@ -254,15 +256,16 @@ void Trainer::EnterStep() {
   link_.ReportProgress(step_ == rank_.restored_step + 1 ? Phase::kFirstStep : Phase::kTrain, step_ - 1);
 }
 
-absl::Status Trainer::Compute(AgreementTerms& terms) {
+absl::Status Trainer::Compute() {
   const uint64_t position = ConsumedSamples(step_ - 1);
   rank_.strategy->BeginStep(LossTokensOfStep());
   bad_micro_batch_.reset();
-  std::map<int64_t, int64_t> loss_tokens;  // by micro-batch
+  loss_tokens_.clear();
+  losses_.Begin();
   const auto batch_of = [&](int64_t index) {
     const uint64_t first_sample = static_cast<uint64_t>(index * config_.batch_micro);  // of the step
     Batch batch = OnDevice(rank_.inputs.training->At(position + first_sample, config_.batch_micro));
-    loss_tokens[index] = batch.loss_tokens;
+    loss_tokens_[index] = batch.loss_tokens;
     MicroBatch micro_batch{
         .inputs = std::move(batch.inputs), .targets = std::move(batch.targets), .starts = std::move(batch.starts)};
     if (config_.model.dropout > 0 || config_.model.lora.dropout > 0) {
@@ -270,24 +273,26 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     }
     return micro_batch;
   };
-  // A loss on a GPU arrives only after backward was queued, which is early enough, because a loss that is not finite
-  // makes the gradients not finite, too.
+  // On a CPU, a loss that is not finite must reject the step before its backward. On a GPU, the loss is not known yet,
+  // and makes the gradients not finite, too.
   const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
-    const double value = CheckLoss(loss, static_cast<uint64_t>(index));
-    if (!rank_.reports_losses) return;
-    terms.loss_sum += value;
-    terms.tokens += static_cast<double>(loss_tokens[index]);
+    const std::optional<double> value = losses_.Add(index, loss);
+    if (value.has_value() && !std::isfinite(*value)) rank_.strategy->RejectStep();
   };
-  return rank_.executor->RunStep({.micro_batches = rank_.deal.micro_batches, .num_rounds = rank_.deal.num_rounds},
-                                 batch_of, on_loss);
+  const PipelineWork work{.micro_batches = rank_.deal.micro_batches, .num_rounds = rank_.deal.num_rounds};
+  RETURN_IF_ERROR(rank_.executor->RunStep(work, batch_of, on_loss));
+  losses_.End();
+  return absl::OkStatus();
 }
 
-double Trainer::CheckLoss(const at::Tensor& loss, uint64_t micro_batch) {
-  const double value = loss.item<double>();
-  if (std::isfinite(value)) return value;
-  if (loss.is_cpu()) rank_.strategy->RejectStep();
-  if (!bad_micro_batch_.has_value()) bad_micro_batch_ = static_cast<int64_t>(micro_batch);
-  return value;
+std::optional<double> Trainer::AwaitLosses(AgreementTerms& terms) {
+  for (const auto& [micro_batch, loss] : losses_.Await()) {
+    if (!std::isfinite(loss) && !bad_micro_batch_.has_value()) bad_micro_batch_ = micro_batch;
+    if (!rank_.reports_losses) continue;
+    terms.loss_sum += loss;
+    terms.tokens += static_cast<double>(loss_tokens_[micro_batch]);
+  }
+  return losses_.device_seconds();
 }
 
 Batch Trainer::OnDevice(Batch batch) const {

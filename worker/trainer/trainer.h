@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -23,6 +24,7 @@
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/step_log.h"
+#include "worker/trainer/step_losses.h"
 
 namespace trainyard {
 
@@ -59,9 +61,10 @@ class Trainer {
   absl::Status MakeStep();
   absl::Status CompareParameters();
   void EnterStep();
-  absl::Status Compute(AgreementTerms& terms);
-  // Returns the value of a micro-batch's loss, and notes if it is not finite; on a GPU this waits for the device.
-  double CheckLoss(const at::Tensor& loss, uint64_t micro_batch);
+  absl::Status Compute();
+  // Waits for the losses of the step, and adds them to `terms`. Returns the seconds that a GPU needed to compute; unset
+  // on a CPU.
+  std::optional<double> AwaitLosses(AgreementTerms& terms);
   Batch OnDevice(Batch batch) const;
   absl::Status HandleSkippedStep(const StepOutput& output);
   absl::Status StartAgreement(const AgreementTerms& terms);
@@ -102,6 +105,8 @@ class Trainer {
   at::Tensor terms_;                        // of the reduction under way
   std::unique_ptr<Collective> reduction_;   // null: none is under way
   StepRecord record_;                       // of the step whose reduction is under way
+  StepLosses losses_;                       // of this rank in this step
+  std::map<int64_t, int64_t> loss_tokens_;  // of this rank in this step, by micro-batch
   std::optional<int64_t> bad_micro_batch_;  // the first one of this rank in this step whose loss was not finite
   uint64_t num_skipped_ = 0;  // consecutive steps without an update, except those that lowered the loss scale
   bool leave_ = false;
