@@ -248,6 +248,8 @@ std::vector<TrainerId> ListRankFolders(const std::string& ranks) {
 std::set<std::string> LinksOfTrainers(const std::string& ranks) {
   std::set<std::string> links;
   for (const TrainerId& id : ListRankFolders(ranks)) {
+    // A check (command.check) dials no daemon, and its arguments belong to the user.
+    if (id.rank == kCheckRank) continue;
     const std::string folder = JoinPath(ranks, FolderName(id));
     absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
     if (!launch.ok() || IsFolderReported(folder)) continue;

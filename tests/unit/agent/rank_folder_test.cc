@@ -65,6 +65,7 @@ TEST_F(RankFolderTest, LinksOfTrainersAndCommands_AreFound_AndAnArgumentOfAComma
   make(0, {"trainer", "--link", "/run/trainer"}, {});
   make(1, {"script", "--link", "/home/ada/key"}, {"TORCHELASTIC_ERROR_FILE=/e", "TRAINYARD_LINK=/run/command"});
   make(2, {"script", "--link", "/home/ada/key"}, {"TORCHELASTIC_ERROR_FILE=/e"});
+  make(kCheckRank, {"check", "--link", "/home/ada/key"}, {});
 
   EXPECT_THAT(LinksOfTrainers(ranks_), ElementsAre("/run/command", "/run/trainer"));
 }
