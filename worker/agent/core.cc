@@ -74,7 +74,10 @@ void Core::On(LeaveRequested event) {
   draining_ = true;
   heartbeat_at_ = std::min(heartbeat_at_, now_);
   bool kill = event.how == Leaving::kKillTrainers;
-  for (auto& [group, check] : checks_) check.kill_at = std::min(check.kill_at, now_);
+  for (auto& [group, check] : checks_) {
+    // A check that has passed or failed has no process.
+    if (!check.passed && !check.refusal.has_value()) check.kill_at = std::min(check.kill_at, now_);
+  }
   leave_by_ = now_ + (kill ? kKillWait : limits::kStopGrace + kKillWait);
   for (auto& [id, trainer] : trainers_) {
     if (trainer.process == Process::kEnded) continue;

@@ -218,6 +218,23 @@ TEST(CommandCheck, IsKilledAtItsTimeLimit_AndWhenItsGroupIsOver) {
   EXPECT_EQ(dropped.AllFacts().back().exited().cause(), v1::TrainerExited::CAUSE_STOPPED);
 }
 
+TEST(CommandCheck, IsKilledWhenTheDaemonLeaves_UnlessItHasEnded) {
+  CoreDriver running, passed, failed;
+  for (CoreDriver* driver : {&running, &passed, &failed}) {
+    driver->Attach();
+    driver->Handle(driver->State(1, {DesiredCommand(0, SpecWithCheck())}));
+  }
+  passed.Handle(ProcessEnded{Rank(kCheckRank), ExitWith(0)});
+  failed.Handle(ProcessEnded{Rank(kCheckRank), ExitWith(3)});
+
+  for (CoreDriver* driver : {&running, &passed, &failed}) driver->Handle(LeaveRequested{Leaving::kStopTrainers});
+
+  ASSERT_THAT(running.All<SignalProcess>(), SizeIs(1));
+  EXPECT_EQ(running.All<SignalProcess>()[0].id, Rank(kCheckRank));
+  EXPECT_THAT(failed.All<SignalProcess>(), IsEmpty());
+  for (const SignalProcess& sent : passed.All<SignalProcess>()) EXPECT_NE(sent.id, Rank(kCheckRank));
+}
+
 TEST(CommandCheck, WaitsForTheKilledCheckOfAnEarlierGeneration) {
   CoreDriver driver;
   driver.Attach();
