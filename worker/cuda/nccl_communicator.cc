@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <algorithm>
 #include <deque>
 #include <thread>
 
@@ -115,14 +116,15 @@ class NcclCommunicator final : public C10dCommunicator {
   absl::Status MonitoredBarrier(absl::Duration limit) override {
     std::unique_ptr<Collective> barrier = Barrier();
     RETURN_IF_ERROR(barrier->Wait());
-    const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(std::min(limit, options_.timeout));
+    const absl::Duration longest_wait = std::min(limit, options_.timeout);
+    const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(longest_wait);
     absl::MutexLock lock(&mu_);
     while (log_.error().ok()) {
       RemoveEnded();
       if (pending_.empty()) return absl::OkStatus();
       if (Clock::now() >= deadline) {
-        return absl::DeadlineExceededError(
-            absl::StrCat("not all of ", options_.world_size, " ranks arrived within ", absl::FormatDuration(limit)));
+        return absl::DeadlineExceededError(absl::StrCat("not all of ", options_.world_size, " ranks arrived within ",
+                                                        absl::FormatDuration(longest_wait)));
       }
       changed_.WaitFor(&mu_, kBarrierPollInterval);
     }
