@@ -39,9 +39,14 @@ struct Outcome {
 
 absl::Status NoCheckpointLeft(const StartOrder& order, const std::vector<std::string>& passed_over) {
   auto end = passed_over.begin() + static_cast<long>(std::min(passed_over.size(), kDamagedShown));
+  const std::string reasons = absl::StrJoin(passed_over.begin(), end, "; ");
+  if (passed_over.size() == 1) {
+    return absl::DataLossError(absl::StrCat("the only checkpoint in ", order.config.checkpoint_dir,
+                                            " cannot be trusted: ", reasons,
+                                            "; restore it from a copy, or choose another checkpoint.dir"));
+  }
   return absl::DataLossError(absl::StrCat("none of the ", passed_over.size(), " checkpoints in ",
-                                          order.config.checkpoint_dir,
-                                          " can be trusted: ", absl::StrJoin(passed_over.begin(), end, "; "),
+                                          order.config.checkpoint_dir, " can be trusted: ", reasons,
                                           "; restore them from a copy, or choose another checkpoint.dir"));
 }
 

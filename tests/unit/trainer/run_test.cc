@@ -277,7 +277,7 @@ TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
        {"used is not empty (it holds metrics.jsonl, step-00000002)", "--resume", "another checkpoint.dir"}},
       {other_model, {"F32 [256, 16], this job needs F32 [256, 32]"}},
       {beyond, {"step-00000002 is beyond train.steps 1"}},
-      {damaged, {"none of the 1 checkpoints", "manifest.json"}},
+      {damaged, {"the only checkpoint in ", "cannot be trusted", "manifest.json"}},
       {no_data, {"host w1", "missing.txt"}},
       {no_init, {"train.model.init_from", "missing.safetensors"}},
   };
