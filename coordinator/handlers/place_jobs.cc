@@ -48,12 +48,18 @@ v1::ResolvedKey& DecisionOf(Job& job, absl::string_view key) {
 // These functions add to the job's decisions what depends on the chosen hosts.
 void DecideSharedMemory(Job& job) {
   if (job.ranks.size() == 1 || job.head().spec().network().has_shared_memory()) return;
-  const bool one_host = job.ranks_on.size() == 1;
   v1::ResolvedKey& decision = DecisionOf(job, kSharedMemoryKey);
-  decision.set_value(one_host ? "on" : "off");
-  decision.set_reason(
-      one_host ? absl::StrCat("all ", Plural(job.ranks.size(), "rank"), " are on ", job.ranks_on.begin()->first.value())
-               : absl::StrCat("the ranks are on ", Plural(job.ranks_on.size(), "host")));
+  if (job.ranks_on.size() == 1) {
+    decision.set_value("on");
+    decision.set_reason(
+        absl::StrCat("all ", Plural(job.ranks.size(), "rank"), " are on ", job.ranks_on.begin()->first.value()));
+    return;
+  }
+  // The value is not "on", because a job that sets "on" is rejected unless all its ranks are on one host.
+  const bool any_may_share = job.ranks_on.size() < job.ranks.size();
+  decision.set_value(any_may_share ? "auto" : "off");
+  decision.set_reason(absl::StrCat(any_may_share ? "used between ranks on one host; " : "", "the ranks are on ",
+                                   Plural(job.ranks_on.size(), "host")));
 }
 
 void DecideThreads(const State& state, Job& job) {

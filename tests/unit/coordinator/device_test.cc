@@ -72,10 +72,10 @@ class JobDevice : public testing::Test {
     host.Attach();
     return host;
   }
-  v1::ResolvedKey Decision(const std::string& job) {
+  v1::ResolvedKey Decision(const std::string& job, const std::string& key = "resources.device") {
     const v1::Job head = harness_.Get(job);
     for (const v1::ResolvedKey& decision : head.decisions()) {
-      if (decision.key() == "resources.device") return decision;
+      if (decision.key() == key) return decision;
     }
     return {};
   }
@@ -158,6 +158,26 @@ TEST_F(JobDevice, NextGenerationOnAHostWithoutAGpu_RunsOnTheCpu) {
 
   EXPECT_EQ(Desired(second, "aaaaaaaa"), v1::DEVICE_CPU);
   EXPECT_EQ(Decision("aaaaaaaa").reason(), "w2 has no GPU");
+}
+
+TEST_F(JobDevice, SharedMemory_IsUsedBetweenTheRanksOfOneHost) {
+  Host("w1", 2, 0);
+  harness_.Submit(MakeSpec(2), "aaaaaaaa");
+  EXPECT_EQ(Decision("aaaaaaaa", "network.shared_memory").value(), "on");
+  EXPECT_EQ(Decision("aaaaaaaa", "network.shared_memory").reason(), "all 2 ranks are on w1");
+
+  Host("w2", 2, 0);
+  Host("w3", 2, 0);
+  harness_.Submit(MakeSpec(4), "bbbbbbbb");
+  EXPECT_EQ(Decision("bbbbbbbb", "network.shared_memory").value(), "auto");
+  EXPECT_EQ(Decision("bbbbbbbb", "network.shared_memory").reason(),
+            "used between ranks on one host; the ranks are on 2 hosts");
+
+  Host("w4", 1, 0);
+  Host("w5", 1, 0);
+  harness_.Submit(MakeSpec(2), "cccccccc");
+  EXPECT_EQ(Decision("cccccccc", "network.shared_memory").value(), "off");
+  EXPECT_EQ(Decision("cccccccc", "network.shared_memory").reason(), "the ranks are on 2 hosts");
 }
 
 }  // namespace
