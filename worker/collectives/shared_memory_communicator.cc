@@ -381,7 +381,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   // The first error is permanent, and ends the waits of the peers. Returns the first error.
   absl::Status Break(absl::Status status) {
-    if (log_.Fail(std::move(status))) segment_->Break();
+    const bool gave_up = absl::IsDeadlineExceeded(status);
+    if (log_.Fail(std::move(status))) segment_->Break(gave_up);
     return log_.error();
   }
 

@@ -30,6 +30,7 @@ constexpr uint32_t kMagic = 0x54594d31;
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);  // between two checks that the peers still run
 constexpr absl::Duration kSpin = absl::Microseconds(30);          // how long a rank spins before it sleeps
 constexpr size_t kPage = 4'096;
+constexpr uint32_t kGaveUp = uint32_t{1} << 31;  // a flag in Header::broken_by
 
 struct Counter {
   std::atomic<uint32_t> value;
@@ -87,7 +88,7 @@ struct alignas(128) SharedSegment::Header {
   uint32_t magic;
   uint32_t world_size;
   uint64_t piece_bytes;
-  std::atomic<uint32_t> broken_by;  // rank + 1; 0: not broken
+  std::atomic<uint32_t> broken_by;  // rank + 1, with kGaveUp if the rank has waited too long; 0: not broken
 };
 
 SharedSegment::Member& SharedSegment::member(int rank) const { return reinterpret_cast<Member*>(header_ + 1)[rank]; }
@@ -262,6 +263,8 @@ bool SharedSegment::HaveAll(Stage stage, uint32_t ticket) const {
 absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
   Counter& counter = member(rank).stages[stage];
   if (HasReached(counter, ticket)) return absl::OkStatus();
+  // A process decides this once, with its first and largest group (JoinMesh): the ranks of a smaller group share the
+  // cores of the host with those of the other groups.
   static const bool may_spin = EachHasACore(options_.world_size);
   // Uses the steady clock: a change of the wall clock must not break a collective.
   const auto start = std::chrono::steady_clock::now();
@@ -300,20 +303,24 @@ std::string SharedSegment::MissingRanks(Stage stage, uint32_t ticket) const {
 absl::Status SharedSegment::CheckPeers(int rank) const {
   if (is_broken_by_us_) return absl::AbortedError("the group was aborted");
   uint32_t broken_by = header_->broken_by.load(std::memory_order_seq_cst);
-  if (broken_by != 0)
-    return absl::UnavailableError(
-        absl::StrCat("rank ", NameOf(static_cast<int>(broken_by) - 1), " has left the group"));
+  if (broken_by != 0) {
+    const int breaker = static_cast<int>(broken_by & ~kGaveUp) - 1;
+    const std::string left = absl::StrCat("rank ", NameOf(breaker), " has left the group");
+    if ((broken_by & kGaveUp) == 0) return absl::UnavailableError(left);
+    return absl::DeadlineExceededError(absl::StrCat(left, ", because not all ranks arrived in time"));
+  }
   if (static_cast<size_t>(rank) >= pidfds_.size() || pidfds_[rank] < 0) return absl::OkStatus();
   pollfd polled{.fd = pidfds_[rank], .events = POLLIN, .revents = 0};
   if (poll(&polled, 1, 0) <= 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("rank ", NameOf(rank), " has exited"));
 }
 
-void SharedSegment::Break() {
+void SharedSegment::Break(bool gave_up) {
   is_broken_by_us_ = true;
   if (header_ == nullptr) return;
   uint32_t not_broken = 0;
-  header_->broken_by.compare_exchange_strong(not_broken, static_cast<uint32_t>(options_.rank) + 1);
+  const uint32_t breaker = static_cast<uint32_t>(options_.rank) + 1;
+  header_->broken_by.compare_exchange_strong(not_broken, gave_up ? breaker | kGaveUp : breaker);
   for (int rank = 0; rank < options_.world_size; ++rank) {
     for (Counter& counter : member(rank).stages) Wake(counter);
   }

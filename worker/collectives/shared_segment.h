@@ -77,14 +77,16 @@ class SharedSegment {
   void Signal(Stage stage, uint32_t ticket);
   // Waits until every rank has signalled `stage` for `ticket` or a later piece; Await waits only for `rank`. Possible
   // errors of both: Unavailable if a rank has exited or has broken the segment; Aborted if this rank has broken it;
-  // DeadlineExceeded after `timeout`, with a message that names all missing ranks.
+  // DeadlineExceeded after `timeout`, with a message that names all missing ranks, or if a rank has broken the segment
+  // after such a wait.
   absl::Status AwaitAll(Stage stage, uint32_t ticket);
   // Returns whether AwaitAll would return without waiting.
   bool HaveAll(Stage stage, uint32_t ticket) const;
   absl::Status Await(int rank, Stage stage, uint32_t ticket);
 
-  // Ends every current and future wait, here and in the other ranks. Idempotent.
-  void Break();
+  // Ends every current and future wait, here and in the other ranks. Idempotent. `gave_up`: because a wait of this rank
+  // has reached its timeout; the other ranks then get DeadlineExceeded instead of Unavailable.
+  void Break(bool gave_up = false);
 
  private:
   struct Header;

@@ -252,6 +252,13 @@ TEST_P(BrokenCommunicator, MonitoredBarrier_NamesTheMissingRank) {
   EXPECT_TRUE(absl::StrContains(absl::AsciiStrToLower(*status), absl::StrCat("rank ", GetParam().size - 1)) ||
               absl::StrContains(absl::AsciiStrToLower(*status), absl::StrCat("ranks ", GetParam().size - 1)))
       << *status;
+  if (GetParam().transport != Transport::kShared) return;
+  for (int rank = 1; rank < GetParam().size - 1; ++rank) {
+    absl::StatusOr<std::string> other = world.ResultOf(rank);
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_TRUE(absl::StrContains(*other, "DEADLINE_EXCEEDED")) << *other;
+    EXPECT_TRUE(absl::StrContains(*other, "rank 0 has left the group")) << *other;
+  }
 }
 
 TEST_P(BrokenCommunicator, PeerCrash_FailsTheOperationOnAllOtherRanks) {
