@@ -29,6 +29,7 @@
 #include "common/standard_descriptors.h"
 #include "common/status_macros.h"
 #include "common/version.h"
+#include "worker/cuda/cuda_loader.h"
 #include "worker/diagnostics/ledger.h"
 #include "worker/link/grpc_link.h"
 #include "worker/link/spec_config.h"
@@ -202,6 +203,10 @@ absl::Status SetUpEngine(const StartOrder& order, Link& link, StartedTimer timer
   timer = std::unique_ptr<KernelTimer>();  // ends its process
   if (is_auto) {
     ASSIGN_OR_RETURN(choice, AgreeOnKernels(std::move(choice), order, link));
+  }
+  if (config.device == TrainConfig::Device::kCuda && !config.probe.has_value()) {
+    // Must precede the first tensor operation, which UseKernels makes. ChooseDevice reports the error, if any.
+    OpenCudaPlugin(DefaultCudaPluginPath()).IgnoreError();
   }
   const std::string kernels = UseKernels(choice);
   // One rank reports for all ranks of its host.
