@@ -227,10 +227,11 @@ Rows GpuRows(const HostFacts& facts) {
   } else {
     rows.push_back({"  GPUs", absl::StrCat(CountGpus(facts))});
     for (const Json& device : facts.gpu["devices"]) {
+      const int major = device.value("compute_major", 0);
       rows.push_back({absl::StrCat("  GPU ", device.value("index", 0)),
                       absl::StrCat(Printable(device.value("name", ""), kCellBytes), ", ",
                                    BytesText(device.value("memory_bytes", uint64_t{0})), ", compute capability ",
-                                   device.value("compute_major", 0), ".x")});
+                                   major == 0 ? "not known" : absl::StrCat(major, ".x"))});
     }
   }
   rows.push_back({"  driver", OrUnknown(TextOf(facts.gpu, "driver")) +

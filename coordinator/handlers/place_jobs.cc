@@ -102,10 +102,11 @@ void ChooseDevice(const State& state, Job& job) {
     known.gpu_note = host.inventory.gpu_note();
     known.cuda_note = host.inventory.cuda_note();
     known.other_jobs = OtherJobsOnGpus(state, host, job);
-    for (const v1::Gpu& gpu : host.inventory.gpus()) {
-      known.compute_major =
-          known.compute_major == 0 ? gpu.compute_major() : std::min(known.compute_major, gpu.compute_major());
-    }
+    const auto& gpus = host.inventory.gpus();
+    const auto weakest = std::min_element(gpus.begin(), gpus.end(), [](const v1::Gpu& a, const v1::Gpu& b) {
+      return a.compute_major() < b.compute_major();
+    });
+    if (weakest != gpus.end()) known.compute_major = weakest->compute_major();
   }
   const DeviceDecision decision = DecideDevice(facts);
   v1::ResolvedKey& device = DecisionOf(job, kDeviceKey);

@@ -16,6 +16,9 @@ std::string ReasonAgainstGpus(const DeviceHost& host, bool needs_bfloat16) {
   if (host.gpus < host.ranks) {
     return absl::StrCat(name, " has ", Plural(host.gpus, "GPU"), " for ", Plural(host.ranks, "rank"));
   }
+  if (needs_bfloat16 && host.compute_major == 0) {
+    return absl::StrCat("the compute capability of a GPU of ", name, " is not known, and the job requests bf16");
+  }
   if (needs_bfloat16 && host.compute_major < kBfloat16Major) {
     return absl::StrCat("a GPU of ", name, " does not compute in bf16, which the job requests");
   }

@@ -26,6 +26,8 @@ TEST(DecideDevice, IsCudaOnlyIfEveryHostHasAGpuForEveryRank_AndNamesHostsThatLac
   busy.other_jobs = "job ab12cd34";
   DeviceHost old = WithGpus("w5", 1, 1);
   old.compute_major = 7;
+  DeviceHost unreported = WithGpus("w7", 1, 1);
+  unreported.compute_major = 0;
   struct Case {
     std::vector<DeviceHost> hosts;
     bool needs_bfloat16;
@@ -45,6 +47,8 @@ TEST(DecideDevice, IsCudaOnlyIfEveryHostHasAGpuForEveryRank_AndNamesHostsThatLac
       {{busy}, false, false, "the GPUs of w4 may be in use by job ab12cd34"},
       {{old}, false, true, "w5 has 1 GPU for 1 rank"},
       {{old}, true, false, "a GPU of w5 does not compute in bf16, which the job requests"},
+      {{unreported}, false, true, "w7 has 1 GPU for 1 rank"},
+      {{unreported}, true, false, "the compute capability of a GPU of w7 is not known, and the job requests bf16"},
       {{}, false, false, "the job has no host"},
   };
   for (const Case& c : cases) {
