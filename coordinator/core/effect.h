@@ -118,7 +118,8 @@ struct FailureCounted {
 // A save was recorded, or failed.
 struct SaveCounted {
   bool failed = false;
-  double seconds = 0;
+  uint64_t size_bytes = 0;
+  std::optional<double> seconds;  // unset: it failed, or a script made it, which reports no duration
 };
 
 // The job is final: metrics drop the series with its id.

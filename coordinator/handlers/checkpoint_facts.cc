@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -140,7 +141,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   // A stop waits only for the part of a save that stalls training; the rest runs while the job trains.
   job.longest_s = std::max(job.longest_s, saved.has_stall_s() ? saved.stall_s() : saved.seconds());
   CountSavedSteps(turn, job, saved.step());
-  turn.Emit(SaveCounted{.failed = false, .seconds = saved.seconds()});
+  turn.Emit(SaveCounted{.failed = false, .size_bytes = saved.size_bytes(), .seconds = saved.seconds()});
   v1::Event event;
   *event.mutable_checkpoint() = head.checkpoints(head.checkpoints_size() - 1);
   turn.Publish(job, std::move(event));
@@ -162,7 +163,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
                              " was removed before it was renamed, because there is a newer one"));
     return;
   }
-  turn.Emit(SaveCounted{.failed = true, .seconds = 0});
+  turn.Emit(SaveCounted{.failed = true, .size_bytes = 0, .seconds = std::nullopt});
   if (failed.will_retry()) return PublishLastSaveFailure(turn, job, rank, failed);
   const bool last = failed.is_last() || failed.step() >= job.head().spec().train().steps();
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),

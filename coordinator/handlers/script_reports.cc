@@ -1,5 +1,6 @@
 #include "coordinator/handlers/script_reports.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -50,6 +51,7 @@ void RecordScriptReport(Turn& turn, Job& job, const v1::RankReport& report) {
   if (is_new) {
     RecordCheckpoint(turn, job, info);
     CountSavedSteps(turn, job, checkpoint.step());
+    turn.Emit(SaveCounted{.failed = false, .size_bytes = checkpoint.size_bytes(), .seconds = std::nullopt});
   }
   info.set_requested(answers);
   v1::Event event;

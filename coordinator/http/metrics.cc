@@ -252,10 +252,6 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
   if (const auto* published = std::get_if<JobPublished>(&effect)) {
     const v1::Event& event = *published->event;
     if (event.has_step()) ObserveStep(published->job, event.step());
-    if (event.has_checkpoint()) {
-      saves_->Increment();
-      saved_bytes_->Increment(static_cast<double>(event.checkpoint().size_bytes()));
-    }
     if (event.has_state()) {
       counters_[kTransitions.name]->Add({{"state", Lower(StateName(event.state().state()))}}).Increment();
     }
@@ -265,7 +261,9 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
     if (save->failed) {
       failed_saves_->Increment();
     } else {
-      save_seconds_->Observe(save->seconds);
+      saves_->Increment();
+      saved_bytes_->Increment(static_cast<double>(save->size_bytes));
+      if (save->seconds.has_value()) save_seconds_->Observe(*save->seconds);
     }
   } else if (const auto* dropped = std::get_if<EventsDropped>(&effect)) {
     counters_[kEventsDropped.name]

@@ -287,6 +287,7 @@ class Harness {
   size_t commit_entries = Store::kEntriesMax;
   bool crashed = false;
   std::vector<JobPublished> published;
+  std::vector<SaveCounted> saves;
   std::map<DroppedKind, uint64_t> events_dropped;
 
   SessionId NewSession() { return SessionId(++sessions_); }
@@ -335,7 +336,7 @@ class Harness {
   void On(EventsDropped& dropped) { events_dropped[dropped.kind] += dropped.count; }
   void On(JobForgotten&) {}
   void On(FailureCounted&) {}
-  void On(SaveCounted&) {}
+  void On(SaveCounted& save) { saves.push_back(save); }
   void On(JobEnded&) {}
   void On(WebhookDue& due) { webhooks.push_back(std::move(due)); }
 

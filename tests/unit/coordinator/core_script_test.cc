@@ -162,6 +162,8 @@ TEST(ScriptSaves, AreRequestedOnlyIfTheScriptAnswers_AndRecorded) {
   });
   EXPECT_EQ(script.RequestedSaves(), 0u);
   EXPECT_EQ(script.Get().checkpoints_size(), 1);
+  ASSERT_EQ(script.harness.saves.size(), 1u) << "metrics count the checkpoint once, though it answers two requests";
+  EXPECT_EQ(script.harness.saves[0].size_bytes, 70u);
   script.harness.Advance(absl::Seconds(20));
   EXPECT_THAT(script.Save().message(), HasSubstr("has not reported for some seconds"));
 
