@@ -67,13 +67,6 @@ class StreamWriter {
     return queue_.size();
   }
 
-  // Runs `operation` (a StartRead) unless the stream is ending.
-  template <typename Operation>
-  void IfOpen(Operation operation) {
-    absl::MutexLock lock(&mu_);
-    if (!ending_) operation();
-  }
-
  private:
   void WriteFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     writing_ = true;

@@ -61,14 +61,14 @@ bool Receive(int socket, std::string& text, absl::Time deadline) {
 
 int RanksOf(const MeshShape& shape) { return shape.pp * shape.dp_replicate * shape.dp_shard * shape.tp; }
 
-// Runs a case, given as "PP REPLICATE SHARD TP TRANSPORT CASE FOLDER MAIN ARGUMENTS...".
+// Runs a case, given as "PP REPLICATE SHARD TP TRANSPORT FOLDER MAIN ARGUMENTS...".
 absl::StatusOr<std::string> Serve(int rank, const std::string& command,
                                   const std::vector<std::pair<std::string, PoolMain>>& mains) {
   std::istringstream in(command);
   MeshShape shape;
-  int transport = 0, number = 0;
+  int transport = 0;
   std::string folder, main, arguments;
-  in >> shape.pp >> shape.dp_replicate >> shape.dp_shard >> shape.tp >> transport >> number >> folder >> main;
+  in >> shape.pp >> shape.dp_replicate >> shape.dp_shard >> shape.tp >> transport >> folder >> main;
   std::getline(in >> std::ws, arguments, '\0');
   const int world = RanksOf(shape);
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shape, world));
@@ -168,14 +168,13 @@ absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& pool_case
 }
 
 absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& pool_case, int world) {
-  const int number = ++num_cases_;
-  const std::string folder = *folder_ / absl::StrCat(number);
+  const std::string folder = *folder_ / absl::StrCat(++num_cases_);
   std::filesystem::create_directory(folder);
   const absl::Time deadline = absl::Now() + pool_case.limit;
   const MeshShape& shape = pool_case.mesh;
-  const std::string command = absl::StrCat(shape.pp, " ", shape.dp_replicate, " ", shape.dp_shard, " ", shape.tp, " ",
-                                           static_cast<int>(pool_case.transport), " ", number, " ", folder, " ",
-                                           pool_case.main, " ", pool_case.arguments);
+  const std::string command =
+      absl::StrCat(shape.pp, " ", shape.dp_replicate, " ", shape.dp_shard, " ", shape.tp, " ",
+                   static_cast<int>(pool_case.transport), " ", folder, " ", pool_case.main, " ", pool_case.arguments);
   for (int rank = 0; rank < world; ++rank) {
     if (!Send(processes_[rank].socket, command)) {
       return absl::InternalError(absl::StrCat("rank ", rank, " has exited"));

@@ -128,7 +128,6 @@ export function generationsOf(events, until) {
     last = {state: stateOf(event.state), from: at, to: until};
     entry.states.push(last);
     entry.reason = event.state.reason || "";
-    entry.restarts = event.state.restarts;
   }
   for (const entry of generations.values()) entry.end = entry.states.at(-1).to;
   return [...generations.values()];
