@@ -28,11 +28,11 @@ std::vector<std::string> Row(const std::string& name, double seconds, const v1::
 std::array<GoodputPart, 8> GoodputParts(const v1::Goodput& goodput) {
   return {{{"queue", "waited for free slots", goodput.queue_s()},
            {"start", "started the first process group", goodput.start_s()},
-           {"train", "trained and evaluated, without lost steps", goodput.train_s()},
+           {"train", "trained and evaluated, not counting lost steps", goodput.train_s()},
            {"save", "saved checkpoints", goodput.save_s()},
-           {"lost", "trained steps that a failure discarded", goodput.lost_s()},
+           {"lost", "trained steps that were lost: no checkpoint contained them", goodput.lost_s()},
            {"detect", "made no progress until a failure was detected", goodput.detect_s()},
-           {"recover", "stopped a failed process group and started the next", goodput.recover_s()},
+           {"recover", "stopped a process group or started the next one", goodput.recover_s()},
            {"pause", "were paused", goodput.pause_s()}}};
 }
 
@@ -51,7 +51,7 @@ std::string GoodputText(const v1::Job& job, int columns) {
   const uint32_t ranks = job.spec().resources().ranks();
   rows.push_back(
       Row("sum", sum, goodput,
-          absl::StrFormat("of %.3f s: %s%d %s for %s", goodput.total_s(),
+          absl::StrFormat("of %.3f rank-seconds: %s%d %s for %s", goodput.total_s(),
                           job.spec().command().has_min_ranks() ? "at most " : "", ranks, ranks == 1 ? "rank" : "ranks",
                           DurationText(absl::Seconds(goodput.total_s() / std::max(ranks, 1u))))));
   return absl::StrCat(text, Table(rows, columns));

@@ -99,7 +99,8 @@ std::string StatusText(const v1::Job& job, int columns) {
     job_rows.push_back({"  priority", absl::StrCat(job.priority(), " in namespace ",
                                                    Printable(name.empty() ? "default" : name, 63), preempted)});
   }
-  std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " requested") : "";
+  std::string planned =
+      job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " not counted") : "";
   job_rows.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
                                                    job.spec().recovery().max_restarts(), planned)});
   if (const v1::CheckpointInfo* newest = NewestConfirmed(job); newest != nullptr) {

@@ -54,7 +54,7 @@ function fillFacts(facts, job) {
   const share = total ? `${number(100 * (job.goodput.train_s || 0) / total, 3)} % training` : "";
   const loss = job.last_loss === undefined ? "" : `, loss ${number(job.last_loss)}`;
   const rows = [["State", stateOf(job)], ["Reason", job.reason], ["Id", job.job_id], ["Generation", job.generation],
-    ["Restarts", `${job.restarts || 0} after failures, ${job.planned_restarts || 0} on request`],
+    ["Restarts", `${job.restarts || 0} count towards recovery.max_restarts, ${job.planned_restarts || 0} do not`],
     ["Newest step", job.last_step ? `${job.last_step}${loss}` : ""],
     ["Ranks", `${job.current_ranks || 0} of ${job.spec?.resources?.ranks || 0}`],
     ["Submitted", time(job.submitted_unix_ms)], ["Finished", time(job.finished_unix_ms)], ["Time", share]]

@@ -225,7 +225,7 @@ TEST(Goodput, TableHasEveryPartAndTheSum) {
   EXPECT_EQ(text.substr(0, text.find('\n')), "job k3x7q2ab (tiny): PLACED, goodput 80.0 %");
   for (const char* row :
        {"queue    5.000 s       5.0 %", "train    80.000 s      80.0 %", "lost     2.000 s       2.0 %",
-        "sum      100.000 s     100.0 %  of 100.000 s: 2 ranks for 50 s"}) {
+        "sum      100.000 s     100.0 %  of 100.000 rank-seconds: 2 ranks for 50 s"}) {
     EXPECT_NE(text.find(row), std::string::npos) << row << "\n" << text;
   }
   auto json = nlohmann::json::parse(GoodputJson(JobWithGoodput().goodput()));
