@@ -70,6 +70,8 @@ inline constexpr size_t kOutboxBytes = 64 << 20;
 // The last lines of output that the exit record of a trainer contains.
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kLogLineBytes = 16 << 10;
+// Requests for output that the coordinator sends to a daemon at the same time. Each is a thread and a stream there.
+inline constexpr size_t kLogRequestsPerHost = 64;
 // A path or another string in a job file or a request.
 inline constexpr size_t kPathBytes = 4'000;
 // Log lines that wait until standard error is read. Beyond this limit lines are dropped and counted.

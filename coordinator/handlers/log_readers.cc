@@ -1,6 +1,7 @@
 #include "coordinator/handlers/log_readers.h"
 
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/error_details.h"
+#include "common/limits.h"
 #include "coordinator/core/turn.h"
 
 namespace trainyard {
@@ -17,6 +19,8 @@ namespace {
 
 // How long the last lines may be in transit after the end of a job.
 constexpr absl::Duration kLastLinesGrace = absl::Seconds(2);
+// When to retry if a host has no free place for another reader.
+constexpr absl::Duration kReadersRetry = absl::Seconds(1);
 
 std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request) {
   std::set<HostName> hosts;
@@ -50,6 +54,22 @@ std::string RequestLogs(Turn& turn, const Job& job, LogReader& reader, std::vect
   return "";
 }
 
+absl::Status CheckLogRequests(const State& state, const LogReader& reader) {
+  std::map<HostName, size_t> requests;
+  for (const auto& [id, other] : state.readers) {
+    for (const auto& [request_id, host] : other.open) ++requests[host];
+  }
+  for (const auto& [request_id, host] : reader.open) {
+    if (requests[host] <= limits::kLogRequestsPerHost) continue;
+    absl::Status status =
+        absl::UnavailableError(absl::StrCat("host ", host.value(), " sends output to ", limits::kLogRequestsPerHost,
+                                            " readers, which is the limit; try again when one of them has ended"));
+    status = AddRetry(AddReason(std::move(status), reasons::kOverloaded), kReadersRetry);
+    return AddMetadata(std::move(status), "host", host.value());
+  }
+  return absl::OkStatus();
+}
+
 void CloseLogReader(Turn& turn, ReaderId id, absl::Status status) {
   auto it = turn.state.readers.find(id);
   if (it == turn.state.readers.end()) return;
@@ -59,6 +79,7 @@ void CloseLogReader(Turn& turn, ReaderId id, absl::Status status) {
 }
 
 void MoveLogsOfJob(Turn& turn, const Job& job) {
+  std::vector<ReaderId> moved;
   for (auto& [id, reader] : turn.state.readers) {
     if (reader.request.job_id() != job.id.value() || !reader.request.follow()) continue;
     for (auto open = reader.open.begin(); open != reader.open.end();) {
@@ -71,7 +92,13 @@ void MoveLogsOfJob(Turn& turn, const Job& job) {
     for (const auto& [request_id, host] : reader.open) reader.requested.insert(host);
     std::vector<std::string> request_ids;
     RequestLogs(turn, job, reader, request_ids);
-    if (!request_ids.empty()) turn.Emit(LogsOpened{id, std::move(request_ids)});
+    if (request_ids.empty()) continue;
+    turn.Emit(LogsOpened{id, std::move(request_ids)});
+    moved.push_back(id);
+  }
+  for (ReaderId id : moved) {
+    absl::Status status = CheckLogRequests(turn.state, turn.state.readers.at(id));
+    if (!status.ok()) CloseLogReader(turn, id, std::move(status));
   }
 }
 

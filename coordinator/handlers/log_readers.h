@@ -16,10 +16,15 @@ namespace trainyard {
 // text.
 std::string RequestLogs(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids);
 
+// Possible errors: Unavailable if more requests than limits::kLogRequestsPerHost are open for a host of the reader.
+// REQUIRES: the reader is in `state`.
+absl::Status CheckLogRequests(const State& state, const LogReader& reader);
+
 // Returns Unavailable: the output is on a host that is not attached.
 absl::Status NotAttached(absl::string_view host);
 
-// Moves the requests of the job's readers, because a new generation may run on other hosts.
+// Moves the requests of the job's readers, because a new generation may run on other hosts. Ends readers for which a
+// host has no free place.
 void MoveLogsOfJob(Turn& turn, const Job& job);
 // Ends the requests that wait for new output, because the job has ended.
 void EndLogsOfJob(Turn& turn, const Job& job);

@@ -50,6 +50,9 @@ void Run(Turn& turn, OpenLogs& event) {
   std::vector<std::string> request_ids;
   std::string missing = RequestLogs(turn, job, kept, request_ids);
   if (!missing.empty()) return CloseLogReader(turn, event.reader, NotAttached(missing));
+  if (absl::Status status = CheckLogRequests(state, kept); !status.ok()) {
+    return CloseLogReader(turn, event.reader, std::move(status));
+  }
   turn.Emit(LogsOpened{event.reader, std::move(request_ids)});
   // No rank was ever placed, and the reader does not follow.
   if (kept.open.empty() && !kept.request.follow()) CloseLogReader(turn, event.reader, absl::OkStatus());

@@ -19,7 +19,9 @@
 namespace trainyard::agent {
 namespace {
 
-constexpr size_t kRequestsMax = 64;
+// The coordinator refuses readers beyond kLogRequestsPerHost. Twice as many leave room for withdrawn requests that are
+// still ending.
+constexpr size_t kRequestsMax = 2 * limits::kLogRequestsPerHost;
 constexpr size_t kReadBytes = 1 << 20;
 constexpr size_t kChunkBytes = 256 << 10;
 // Lines that are written within this time are sent together.

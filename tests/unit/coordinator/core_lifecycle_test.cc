@@ -1,6 +1,7 @@
 // A job from submit to its end, with the production core on a manual clock.
 #include <gmock/gmock.h>
 
+#include "common/limits.h"
 #include "tests/unit/coordinator/fake_host.h"
 
 namespace trainyard {
@@ -360,6 +361,29 @@ TEST(CoreLifecycle, Logs_AreRequestedFromTheHostsOfTheRanks_AndEndWhenThoseHaveS
   harness.Handle(OpenLogs{ReaderId(7), request});
   EXPECT_TRUE(absl::IsUnavailable(harness.ended_logs.at(ReaderId(7))));
   EXPECT_THAT(std::string(harness.ended_logs.at(ReaderId(7)).message()), HasSubstr("w1"));
+}
+
+TEST(CoreLifecycle, ReadersOfOutput_BeyondTheLimitOfAHost_AreRefusedUntilOneEnds) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  BringToRunning(harness, host, kJob);
+  v1::LogsRequest request;
+  request.set_job_id(kJob);
+  for (uint64_t reader = 1; reader <= limits::kLogRequestsPerHost; ++reader) {
+    harness.Handle(OpenLogs{ReaderId(reader), request});
+  }
+  EXPECT_EQ(harness.ended_logs.size(), 0u);
+
+  harness.Handle(OpenLogs{ReaderId(1'000), request});
+  EXPECT_TRUE(absl::IsUnavailable(harness.ended_logs.at(ReaderId(1'000))));
+  EXPECT_THAT(std::string(harness.ended_logs.at(ReaderId(1'000)).message()), HasSubstr("host w1 sends output to"));
+  EXPECT_EQ(host.desired().logs_size(), static_cast<int>(limits::kLogRequestsPerHost));
+
+  harness.Handle(LogsClosed{ReaderId(1)});
+  harness.Handle(OpenLogs{ReaderId(1'001), request});
+  EXPECT_EQ(harness.ended_logs.count(ReaderId(1'001)), 0u);
 }
 
 // The daemon of rank 0 has crashed, and with it the newest reports were lost. The next daemon sends the stored fact
