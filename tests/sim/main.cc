@@ -105,8 +105,13 @@ int Write(const Shrunk& shrunk, const Options& options) {
 int Explain(const Scenario& scenario, const Violation& violation, const Options& options) {
   std::printf("\nseed %llu breaks '%s': %s\n", static_cast<unsigned long long>(scenario.seed),
               violation.invariant.c_str(), violation.text.c_str());
-  std::printf("repeat it: ./dev sim %llu\nadd it to the regressions: ./dev sim --shrink %llu\n",
-              static_cast<unsigned long long>(scenario.seed), static_cast<unsigned long long>(scenario.seed));
+  if (options.mutation == Mutation::kNone) {
+    std::printf("repeat it: ./dev sim %llu\nadd it to the regressions: ./dev sim --shrink %llu\n",
+                static_cast<unsigned long long>(scenario.seed), static_cast<unsigned long long>(scenario.seed));
+  } else {  // ./dev sim has no option for mutations
+    std::printf("repeat it: build/bin/tests/trainyard-sim --first %llu --mutation %s\n",
+                static_cast<unsigned long long>(scenario.seed), NameOf(options.mutation));
+  }
   if (!options.shrink) return 1;
   Shrunk shrunk = Shrink(scenario, {.mutation = options.mutation});
   if (!options.shrink_to.empty()) return Write(shrunk, options);

@@ -269,8 +269,9 @@ void World::CheckGrowth() {
     ++unfinished;
     alone = &job;
   }
-  const bool can_grow = unfinished == 1 && PlanOf(alone->id).is_script() && alone->state() == v1::JOB_STATE_RUNNING &&
-                        alone->ranks.size() < MostRanks(PlanOf(alone->id));
+  // The only unfinished job may be one that is not submitted yet.
+  const bool can_grow = unfinished == 1 && alone != nullptr && PlanOf(alone->id).is_script() &&
+                        alone->state() == v1::JOB_STATE_RUNNING && alone->ranks.size() < MostRanks(PlanOf(alone->id));
   if (!can_grow) return too_few_since_.clear();
   const auto [since, is_new] = too_few_since_.try_emplace(alone->id, engine.now());
   const absl::Duration limit = PlanOf(alone->id).grow_after + kGrowthLimit;
