@@ -104,7 +104,7 @@ inline void AddToTable(const std::string& cell, double losses, double norms, dou
   std::ofstream(path, std::ios::app) << line;
 }
 
-// "cell 120 of 756, 31 min left": a run of all combinations takes long. Counts the cells of the current test suite.
+// "cell 120 of 3024, 310 min left": a run of all combinations takes long. Counts the cells of the current test suite.
 inline void PrintProgress() {
   static std::map<const testing::TestSuite*, std::pair<absl::Time, int>> suites;
   const testing::TestSuite* suite = testing::UnitTest::GetInstance()->current_test_suite();
