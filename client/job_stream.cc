@@ -34,6 +34,7 @@ bool EventFilter::IsNew(const v1::Event& event) {
     case v1::Event::kEval:
       return Advance(event.eval().step(), &newest_eval_);
     case v1::Event::kCheckpoint: {
+      if (event.checkpoint().requested()) break;  // it may name a checkpoint that an earlier event has named
       const std::pair<uint64_t, uint64_t> checkpoint(event.generation(), event.checkpoint().step());
       if (checkpoint <= newest_checkpoint_) return false;
       newest_checkpoint_ = checkpoint;

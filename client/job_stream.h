@@ -22,7 +22,8 @@ namespace trainyard::client {
 
 // Decides which events are new. A restarted coordinator may repeat steps under new sequence numbers. A coordinator that
 // lost its newest events reuses sequence numbers. Therefore steps, evaluations and checkpoints are also identified by
-// their step, and other events by their content. Pure.
+// their step, and other events by their content. Checkpoints that answer a request to save are identified by their
+// content, too, because a script may answer several requests with one checkpoint. Pure.
 class EventFilter {
  public:
   // Returns whether `event` has not been seen yet, and remembers it.

@@ -16,7 +16,11 @@ void RunStats::Add(const v1::Event& event) {
   } else if (event.has_eval()) {
     newest_eval_ = event.eval();
   } else if (event.has_checkpoint()) {
-    ++checkpoints_;
+    // A script may answer a request to save with a checkpoint that it has reported before.
+    const bool is_repeated = newest_checkpoint_.has_value() &&
+                             newest_checkpoint_->generation() == event.checkpoint().generation() &&
+                             newest_checkpoint_->step() == event.checkpoint().step();
+    if (!is_repeated) ++checkpoints_;
     newest_checkpoint_ = event.checkpoint();
   } else if (event.has_step()) {
     const v1::StepReport& step = event.step();

@@ -175,6 +175,7 @@ def test_each_event_is_new_once_even_if_a_coordinator_reuses_numbers():
     assert seen.is_new(event(2, generation=1, checkpoint=schema.CheckpointInfo(step=2)))
     assert not seen.is_new(event(3, generation=1, checkpoint=schema.CheckpointInfo(step=2)))
     assert seen.is_new(event(4, generation=2, checkpoint=schema.CheckpointInfo(step=2)))
+    assert seen.is_new(event(5, generation=2, checkpoint=schema.CheckpointInfo(step=2, requested=True)))
 
 
 def test_waits_double_up_to_a_second_until_the_time_is_used_up():

@@ -278,6 +278,20 @@ TEST(EventFilter, StepSavedByALaterGeneration_IsNew) {
   EXPECT_TRUE(filter.IsNew(again));
 }
 
+TEST(EventFilter, CheckpointThatAnswersARequest_IsNew_EvenIfItWasReportedBefore) {
+  EventFilter filter;
+  v1::Event saved = CheckpointEvent(1, 10);
+  EXPECT_TRUE(filter.IsNew(saved));
+  for (uint64_t request : {1u, 2u}) {
+    saved.set_sequence(1 + request);
+    saved.mutable_checkpoint()->set_requested(true);
+    saved.mutable_checkpoint()->set_recorded_unix_ms(static_cast<int64_t>(request));
+    EXPECT_TRUE(filter.IsNew(saved));
+  }
+  saved.set_sequence(4);
+  EXPECT_FALSE(filter.IsNew(saved)) << "a coordinator has repeated the second answer";
+}
+
 TEST(EventFilter, PassesOnlyEventsThatAreNew) {
   EventFilter filter;
   EXPECT_TRUE(filter.IsNew(StepEvent(5, 1, 0)));

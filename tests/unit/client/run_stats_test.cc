@@ -52,6 +52,10 @@ TEST(RunStats, SumsStepsAndKeepsTheNewestOtherEvents) {
   EXPECT_EQ(stats.newest_eval()->loss(), 3.5);
   EXPECT_EQ(stats.checkpoints(), 1u);
   EXPECT_EQ(stats.restarts(), 2u);
+  v1::Event answer = CheckpointEvent(6, 6);
+  answer.mutable_checkpoint()->set_requested(true);
+  stats.Add(answer);
+  EXPECT_EQ(stats.checkpoints(), 1u) << "the checkpoint of step 6 answers a request, and is not another one";
 }
 
 TEST(RunStats, TimeLeft_FollowsTheRecentSpeed) {

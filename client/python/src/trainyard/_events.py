@@ -10,7 +10,8 @@ BACKOFF_MAX_S = 1.0
 class EventFilter:
     """A restarted coordinator may repeat steps under new sequence numbers, and one that lost its newest events reuses
     sequence numbers. Steps, evaluations and checkpoints are therefore also identified by their step, and other events
-    by their content."""
+    by their content. Checkpoints that answer a request to save are identified by their content, too, because a script
+    may answer several requests with one checkpoint."""
 
     def __init__(self, after_sequence=0, after_step=0, after_eval_step=0):
         self.after_sequence = after_sequence
@@ -36,7 +37,7 @@ class EventFilter:
             newer, self.after_eval_step = event.eval.step > self.after_eval_step, max(self.after_eval_step,
                                                                                       event.eval.step)
             return newer
-        if kind == "checkpoint":
+        if kind == "checkpoint" and not event.checkpoint.requested:
             checkpoint = (event.generation, event.checkpoint.step)
             newer, self._checkpoint = checkpoint > self._checkpoint, max(self._checkpoint, checkpoint)
             return newer
