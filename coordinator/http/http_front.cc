@@ -203,7 +203,7 @@ HttpResponse HttpFront::WhoAmI(Role role) const {
 
 void HttpFront::Handle(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const {
   Target target;
-  // The answer may have changed since the head arrived, for example when the coordinator has begun to serve.
+  // The decision may differ from that of Admit, for example because the coordinator has begun to serve in between.
   if (const auto refusal = Decide(request, &target)) return exchange->Respond(*refusal);
   if (target.method != nullptr) return gateway_.Handle(*target.method, request, target.caller, exchange);
   const std::string& path = request.path;

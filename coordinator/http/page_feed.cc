@@ -24,11 +24,12 @@ constexpr absl::Duration kRound = absl::Milliseconds(200);
 constexpr absl::Duration kListInterval = absl::Seconds(1);
 // All jobs are read again this often, because not every change is published.
 constexpr absl::Duration kJobsInterval = absl::Seconds(5);
+// A job whose JSON has more bytes than this, because it has many ranks, is read less often, even after a change.
+constexpr size_t kManyRanksBytes = 64 << 10;
 constexpr absl::Duration kManyRanksInterval = absl::Seconds(3);
 // A list of more hosts than this is read less often, because the core makes all of it each time.
 constexpr size_t kManyHosts = 1'000;
 constexpr absl::Duration kManyHostsInterval = absl::Seconds(3);
-constexpr size_t kManyRanksBytes = 64 << 10;
 
 constexpr char kInfoTopic[] = "info";
 constexpr char kJobsTopic[] = "jobs";

@@ -16,8 +16,9 @@ export const picture = (kind, height, label) => draw("svg", {class: `${kind}-pic
 
 // ---- losses ----
 
-// The points of a curve in order of their steps: {step, loss, evaluation}. If there are more than POINTS_MAX, only the
-// lowest and the highest point of each part of the curve are kept, so that peaks remain.
+// The points of a curve in order of their steps: {step, loss, evaluation}. If there are more than POINTS_MAX, about
+// POINTS_KEPT are kept: the newest evaluations, and the lowest and the highest loss of each part of the steps, so that
+// peaks remain.
 export class Curve {
   constructor() {
     this.points = [];

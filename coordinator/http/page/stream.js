@@ -3,7 +3,7 @@
 "use strict";
 
 const SILENCE_MS = 15000;      // the coordinator sends a comment every 5 s
-const WAIT_MS = [500, 5000];   // between attempts to connect again
+const WAIT_MS = [500, 5000];   // the first and the longest wait between attempts to connect again
 
 const OUT_OF_RANGE = 11;       // a code of google.rpc.Code
 
