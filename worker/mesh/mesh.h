@@ -46,7 +46,7 @@ class Mesh {
   // `rank` and the ranks whose coordinates differ from its own along `axis` only, in order of their coordinate.
   std::vector<int> Peers(int rank, Axis axis) const;
 
-  // The number of ranks that train on their own samples, and the index of `rank` among them.
+  // The number of data ranks, and the data rank of `rank`.
   int num_data_ranks() const { return Size(Axis::kReplicate) * Size(Axis::kShard); }
   int DataRank(int rank) const;
 

@@ -7,8 +7,8 @@
 //   AfterBackward(unit)    the gradient of x is ready, and so are those of the unit's parameters, because autograd runs
 //                          the newest ready node first and writes gradients of parameters before anything else
 //
-// Errors pass through autograd as a UnitError, which Backward and Forward of the strategy catch; nothing else is
-// thrown.
+// Errors pass through autograd as a UnitError, which Forward, Backward, BackwardFrom and RunDeferred of the strategy
+// catch; nothing else is thrown.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -166,7 +166,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   absl::Status FinishBackward() override {
     RETURN_IF_ERROR(errors_.status());
     if (!plans_passes()) {
-      // Starts the reductions that no round has started, because this rank was dealt nothing or does not overlap.
+      // Starts the reductions that no round has started, because this rank was dealt nothing, does not overlap, gathers
+      // once per step, or has several chunks (PipelineExecutor::RunStep).
       if (!in_last_round_) BeginRound(/*last=*/true);
       RETURN_IF_ERROR(RecordError(gathers_once_ ? ReduceAll() : parts_->reducer.StartAll()));
     }

@@ -11,7 +11,7 @@
 //     strategy.Backward(loss, last)      adds up gradients; with `last` reduces them while backward continues
 //   or, without a micro-batch:
 //     strategy.RunEmptyRound(/*with_backward=*/true, last)
-//   strategy.FinishBackward()            waits for the reductions under way
+//   strategy.FinishBackward()            starts the reductions that no round has started, and waits for all of them
 //   strategy.Step({...})                 divides once by the step's tokens, clips, updates; if the gradient of any
 //                                        rank is not finite, no rank updates anything
 //
@@ -51,8 +51,9 @@ class DataParallel : public UnitHooks {
   // that number is not known yet, any number of the same magnitude that is equal on every rank.
   virtual void BeginStep(uint64_t num_tokens) = 0;
 
-  // Waits for the gathers that the previous step started. Every pass calls it; a rank that runs no pass
-  // must call it too, because the gathers of its peers wait for this rank.
+  // Waits for the gathers that the previous step started. In a pipeline stage with sharded parameters, also gathers all
+  // units, which stay gathered until the update. Every pass calls this function; a rank that runs no pass must call it
+  // too, because the gathers of its peers wait for this rank.
   virtual absl::Status AwaitParameters() = 0;
 
   // Runs a pass; `loss_sum` runs the model with this object as its hooks. Under grad mode Backward must follow; without
@@ -65,7 +66,7 @@ class DataParallel : public UnitHooks {
   // of that output. `output` is an invalid edge if no parameter that the output depends on is trained.
   virtual absl::Status BackwardFrom(const torch::autograd::Edge& output, const at::Tensor& gradient, bool last) = 0;
   // From BeginDeferring until TakeDeferred, Backward and BackwardFrom only store the products that compute gradients of
-  // weights. RunDeferred runs them, in a later round of the same step.
+  // weights. RunDeferred runs them, later in the same step.
   using DeferredProducts = std::vector<std::function<void()>>;
   virtual void BeginDeferring() = 0;
   virtual DeferredProducts TakeDeferred() = 0;

@@ -24,7 +24,7 @@ struct DataParallelOptions {
   int64_t bucket_elements = defaults::kBucketElements;  // a bucket is closed once it holds this number
   bool overlap = true;                    // communicate during computation; the numbers are the same either way
   bool reduce_scatter = true;             // zero1: false reduces by all-reduce, which gives the numbers of ddp
-  bool reduce_every_micro_batch = false;  // reduce sharded gradients in each round, so that they are never held whole
+  bool reduce_every_micro_batch = false;  // reduce sharded gradients in each round; none stay whole between rounds
   bool reshard_after_forward = true;      // sharded parameters: gather them again for backward
   int64_t prefetch_elements = -1;         // as in pass_plan.h
   int64_t reuse_elements = 0;

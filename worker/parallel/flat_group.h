@@ -1,6 +1,6 @@
 // A flat group: parameters that are communicated together, stored one after another in one flat buffer, with their
 // gradients and this rank's shard of both. Where parameters are replicated a group is a bucket; where they are sharded
-// it is a unit.
+// it is a unit. group_plan.h lists the exceptions.
 //
 // [Note: sharded parameters] Sharded parameters are views of one storage whose length never changes and whose address
 // is null until Open() points it at memory that holds the whole group. Autograd may store such a parameter, or any view

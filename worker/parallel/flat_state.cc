@@ -103,8 +103,8 @@ absl::Status FlatState::VisitParameters(StateVisitor visit) {
   return visited;
 }
 
-// Loads replicated parameters one after another, through memory in the masters' type where the weights have another
-// type. The gaps between them have been zero since the group was made.
+// Loads replicated parameters one after another; where the masters are other memory than the weights, through memory in
+// the masters' type. The gaps between parameters have been zero since the group was made.
 absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
   const ShardLayout& layout = group.layout();
   const at::Tensor& shard = group.parameter_shard();

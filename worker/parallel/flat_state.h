@@ -91,8 +91,8 @@ class FlatState final : public ParallelState {
   Updater& updater_;
   FirstError& errors_;
   LossScale loss_scale_;
-  // For each parameter, the sorted offsets at which its ranges are cut: the bounds of the shards of all its copies. An
-  // empty list: its ranges are not cut.
+  // For each parameter, the sorted offsets at which its ranges are cut: the bounds of the shares (ShardCut) of all its
+  // copies. An empty list: its ranges are not cut.
   std::vector<std::vector<int64_t>> cuts_;
 };
 

@@ -23,7 +23,7 @@ namespace trainyard {
 
 class Gatherer {
  public:
-  // The root has memory of its own; the other units use slots. The arguments must outlive it.
+  // The root has memory of its own; the other units use slots. The arguments must outlive this object.
   Gatherer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators, SlotPool& pool,
            const DataParallelOptions& options);
 
@@ -36,7 +36,8 @@ class Gatherer {
   // communicators.reshard.
   void Reshard(int unit);
   absl::Status StartRegather(int unit);
-  // Frees everything that an unfinished pass has left gathered. Fails with the errors of a Collective.
+  // Frees everything that is gathered: what an unfinished pass has left, or all units of a pipeline stage. Fails with
+  // the errors of a Collective.
   absl::Status FreeAll();
 
   double waited_s() const { return waited_s_; }

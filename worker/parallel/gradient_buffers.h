@@ -7,8 +7,10 @@
 //   sharded, reduced later  own memory                  as above
 //   sharded, one shard      this rank's shard           nothing is sent
 //
-// Gradients in 16 bits are added up in fp32 (AccumulatorType); a copy in precision.reduce is sent, and the received sum
-// is cast back. A group's own memory is allocated when it is first needed and never freed.
+// If precision.reduce has 16 bits, gradients are added up in fp32 (AccumulatorType), a copy in precision.reduce is
+// sent, and the received sum is cast back. The exception is a sharded group that is reduced in the round of its first
+// gradients: these are written in precision.reduce, into the memory that is sent. A group's own memory is allocated
+// when it is first needed and never freed.
 //
 // Belongs to the loop's thread.
 #pragma once

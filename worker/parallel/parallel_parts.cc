@@ -22,7 +22,8 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
   return groups;
 }
 
-// Slots as long as the longest group or unit that uses one; none where nothing is gathered or freed.
+// Slots as long as the longest group or unit that uses one. None are made in advance unless gradients are sharded over
+// several ranks.
 SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
                   const Precision& precision, const std::vector<UnitAction>& plan) {
   const StateSharding sharding = ShardingOf(options.strategy);

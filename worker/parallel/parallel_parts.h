@@ -22,11 +22,11 @@ namespace trainyard {
 Precision PrecisionFor(const Model& model, const DataParallelOptions& options);
 
 struct ParallelParts {
-  // The groups hold zeros until values are copied into them. Nothing is owned. `ready_order`: as in group_plan.h.
+  // The groups hold zeros until values are copied into them. Owns no argument. `ready_order`: as in group_plan.h.
   ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                 const UpdateOptions& update, const Precision& precision, const std::vector<int>& ready_order);
 
-  const bool groups_are_units;  // true if parameters are sharded; passes then follow a plan
+  const bool groups_are_units;  // true if parameters are sharded
   const FlatGroups groups;
   const std::vector<int> groups_without_unit;  // if groups_are_units: trained groups that belong to no unit
   const PassPlans plans;

@@ -59,7 +59,7 @@ class ParallelState {
   virtual std::vector<StateEntry> Entries() const = 0;
   // Collective; called once, before the first save. Needs no communication if every rank has the whole model. Returns
   // the whole tensors of the job, also those of which this rank holds no box. Agrees with the ranks that hold copies of
-  // this rank's parameters on ranges that all of them visit, because the shards of their groups may have other bounds.
+  // this rank's parameters on ranges that all of them visit, because the shards of their groups may be cut differently.
   virtual absl::StatusOr<std::vector<StateEntry>> PrepareSaves() = 0;
 
   // Collective. Passes each box of this rank's part to `visit` on data rank 0 (the other ranks only take part), with
@@ -90,13 +90,14 @@ class ParallelState {
   virtual LossScale loss_scale() const = 0;
   virtual void set_loss_scale(const LossScale& scale) = 0;
 
-  // Names of the parameters of each group (buckets or units), in the order in which the groups are reduced.
+  // Names of the parameters of each trained group: buckets in the order of their reductions; units from the last to the
+  // first, after the groups that belong to no unit.
   virtual std::vector<std::vector<std::string>> BucketOrder() const = 0;
 
   // Collective. Returns the hash of each parameter of this rank's part, in the model's order, on every rank.
   virtual absl::StatusOr<std::vector<NamedHash>> HashParameters() = 0;
-  // Collective. Compares the hashes of the masters, and of the weights that computation uses, of all ranks that hold
-  // the same parameter. All ranks of the job return the same answer.
+  // Collective. Compares the hashes of the masters and of replicated weights that are other memory than the masters, of
+  // all ranks that hold the same parameter. All ranks of the job return the same answer.
   virtual absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() = 0;
 };
 

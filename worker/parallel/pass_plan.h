@@ -42,8 +42,9 @@ struct PassPlanOptions {
 std::vector<UnitAction> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
                                  const PassPlanOptions& options);
 
-// The number of slots (slot_pool.h) with which `plan` never waits for one: one per gathered unit except the root, and
-// one for the gradients of the unit in backward if `gradients_in_slots`. `trained`: as in PassPlanOptions.
+// The number of slots (slot_pool.h) with which `plan` never waits for a slot. A unit except the root needs one while it
+// is gathered and, if `gradients_in_slots`, another one for its gradients from its backward until they are reduced.
+// `trained`: as in PassPlanOptions.
 int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, const std::vector<bool>& trained = {});
 
 // "gather 1, wait-gather 1, forward 1, free 1"

@@ -9,8 +9,8 @@
 //                                            without reductions have the same forward
 //   runner.RunToEnd()
 //
-// Used only where parameters are sharded; otherwise there is no plan. Belongs to the loop's thread. Calls fail with the
-// errors of a Collective.
+// Plans are carried out only where parameters are sharded and the pipeline has one stage. Belongs to the loop's thread.
+// Calls fail with the errors of a Collective.
 #pragma once
 
 #include <vector>

@@ -7,7 +7,7 @@
 //
 // Parameters are stored row-major, one after another, each at a multiple of kAlignment elements; the whole is padded to
 // a multiple of num_shards x kAlignment. So a rank holds one element range of each parameter, possibly an empty one,
-// and vector code has the same tails in every layout.
+// and the vector code of the optimizer has no tail in any layout.
 #pragma once
 
 #include <cstdint>

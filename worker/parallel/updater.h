@@ -56,7 +56,7 @@ class Updater {
     bool rejected = false;
   };
 
-  // Those that this rank counts.
+  // Returns the gradients that this rank counts in the norm.
   std::vector<at::Tensor> CountedGradients() const;
   double LocalSumOfSquares();
   absl::StatusOr<AgreedNorm> AgreeOnNorm(AgreedNorm own);

@@ -183,7 +183,7 @@ TEST(Events, ShowThatTheFirstBucketIsReducedDuringBackward) {
   }
 }
 
-TEST(Events, OfTwoAxes_EndWithTheReductionAcrossReplicas) {
+TEST(Events, OnTwoAxes_HaveOneReductionPerUnit) {
   std::vector<std::string> units;
   const std::vector<Event> events =
       EventsOfGpt({.strategy = Strategy::kHsdp}, {.dp_replicate = 2, .dp_shard = 2}, &units);

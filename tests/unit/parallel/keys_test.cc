@@ -320,7 +320,7 @@ void ExpectSameBits(const Outcome& found, const Outcome& expected) {
 
 const std::vector<std::string> kSomeFrozen = {"wte.*", "h.0.*", "h.2.mlp.c_fc.*"};
 
-// Jobs that combine the other keys, for each strategy.
+// Returns a job for each strategy, with several keys of `parallel`, but without offload.
 std::vector<Job> JobsOfManyKeys() {
   std::vector<Job> jobs;
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2}) {

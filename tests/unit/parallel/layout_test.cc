@@ -53,7 +53,7 @@ TEST(DataMesh, DividesTheRanksOverBothAxes) {
 }
 
 TEST(MakeShardLayout, AlignsEveryParameter_AndPadsForTheShards) {
-  ShardLayout layout = MakeShardLayout({10, 32, 5}, {1, 0, 2}, /*world=*/3);
+  ShardLayout layout = MakeShardLayout({10, 32, 5}, {1, 0, 2}, /*num_shards=*/3);
 
   EXPECT_THAT(layout.offsets, ElementsAre(32, 0, 48));
   EXPECT_EQ(layout.used, 64);
@@ -69,7 +69,7 @@ TEST(MakeShardLayout, AlignsEveryParameter_AndPadsForTheShards) {
 TEST(MakeShardLayout, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterOfEachLayer) {
   std::vector<std::string> held(3);
   for (const std::string layer : {"a", "b", "c"}) {
-    ShardLayout layout = MakeShardLayout({48, 48, 48}, {0, 1, 2}, /*world=*/3);
+    ShardLayout layout = MakeShardLayout({48, 48, 48}, {0, 1, 2}, /*num_shards=*/3);
     for (int rank = 0; rank < 3; ++rank) {
       for (const ShardPiece& piece : layout.PiecesOf(rank)) {
         EXPECT_EQ(piece.range, (ElementRange{0, 48})) << "whole";

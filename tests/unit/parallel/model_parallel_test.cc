@@ -112,7 +112,7 @@ struct Outcome {
   std::string differs;  // a parameter that is not the same on all ranks that hold it
 };
 
-// Leaves values unchanged where a sum is asked for.
+// Adds nothing: AllReduceSum leaves the values unchanged.
 class WithoutSums final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

@@ -33,8 +33,8 @@ namespace {
 constexpr int kSeeds = 60, kTrainedSteps = 3;
 constexpr int64_t kTokens = 5;  // of a sequence
 
-// The parts of a model: embedding, blocks of two matrices with gains and a scale of one element, and a head that may
-// share the weights of the embedding.
+// The parts of a model: an embedding; blocks of two matrices, a bias and a scale of one element; a gain; and a head,
+// which may share the weights of the embedding.
 struct Sizes {
   int64_t vocabulary = 2, width = 1;
   std::vector<int64_t> hidden = {};  // hidden width of each block; 0: the block has no parameters

@@ -262,7 +262,7 @@ TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
                                                    {Strategy::kHsdp, 2, 2},
                                                    {Strategy::kFsdp, 1, 2},
                                                    {Strategy::kFsdp, 1, 1}}) {
-    // The last rank has fewer micro-batches than others, so that its step ends with RunEmptyRound.
+    // The last of several ranks has fewer micro-batches than others, so that its step ends with RunEmptyRound.
     Case c{StrategyName(strategy), OptionsOf(strategy), shard,         replicate,
            /*micro_batches=*/5,    /*steps=*/3,         /*rejected=*/2};
     SCOPED_TRACE(c.name);
