@@ -63,7 +63,7 @@ struct PipelineShape {
   bool operator==(const PipelineShape&) const = default;
 };
 
-// Limits of a shape. The product limits the memory of the lists: about 2 million actions.
+// Limits of a shape. The product limits the memory of the lists: about 2 million actions, or 3 million with I and W.
 inline constexpr int kMaxPipelineStages = 1024;
 inline constexpr int kMaxChunksPerRank = 64;
 inline constexpr int64_t kMaxScheduledForwards = 1 << 20;  // stages x chunks_per_rank x micro_batches
@@ -103,9 +103,10 @@ struct SimulatedOptions {
 };
 
 // One stage with one chunk has the list F0 B0 F1 B1 ... for every kind, so that a loop over the list needs no special
-// case. The result passes CheckSchedule with kSlotsPerLink slots; schedules of kZeroBubble and kSimulated need no more
-// than `options.costs.slots_per_link`. kInterleaved accepts every multiple of `stages` as number of micro-batches, and
-// the other numbers that torch.distributed.pipelining accepts if the links have enough slots for them.
+// case. The result passes CheckSchedule: that of kZeroBubble and kSimulated with `options.costs.slots_per_link` slots,
+// that of the other kinds with kSlotsPerLink. kInterleaved accepts every multiple of `stages` as number of
+// micro-batches, and the other numbers that torch.distributed.pipelining accepts if the links have enough slots for
+// them.
 // Possible errors: InvalidArgument, which lists every problem: a size that is not positive or exceeds its limit, one
 // chunk per rank for kInterleaved or several for another kind, a number of micro-batches that kInterleaved cannot
 // divide into rounds (the message names the nearest numbers that it can divide), costs that CheckCosts refuses.

@@ -18,9 +18,9 @@ inline constexpr int64_t kMaxSvgActions = 100'000;
 // cell of an action has its text, the others have '-'; '.' is a bubble. Actions without a duration are not drawn. With
 // `line_width` (0: no limit) the drawing is divided into bands that fit.
 //
-//   time    0             5
-//   rank 0  F0 F1 .  .  B0 -  B1 -
-//   rank 1  .  F0 B0 -  F1 B1 -  .
+//   time    0              5
+//   rank 0  F0 F1 .  .  B0 -  .  B1 -
+//   rank 1  .  F0 B0 -  F1 B1 -  .  .
 //
 // REQUIRES: `simulation` is of `schedule`.
 std::string ScheduleText(const PipelineSchedule& schedule, const PipelineSimulation& simulation, int line_width = 0);

@@ -179,7 +179,8 @@ void Mutate(PipelineSchedule* schedule, std::mt19937* random) {
   }
 }
 
-// The same move on all ranks keeps the order of the packets, so that deadlocks are found and not only bad orders.
+// Exchanges two micro-batches in all lists. A valid schedule stays valid, although the order of its micro-batches has
+// changed.
 void SwapMicroBatchesEverywhere(PipelineSchedule* schedule, std::mt19937* random) {
   const int a = Below(schedule->shape.micro_batches, random), b = Below(schedule->shape.micro_batches, random);
   for (std::vector<Action>& list : schedule->ranks) {
