@@ -1,4 +1,4 @@
-// Reads keys of a config.json and collects the problems. For the families' readers. Not thread-safe.
+// Reads keys of config.json and adapter_config.json, and collects the problems. Not thread-safe.
 #pragma once
 
 #include <cstdint>

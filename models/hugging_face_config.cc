@@ -21,8 +21,8 @@ nlohmann::ordered_json GenerationConfig() {
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
 }
 
-// Returns the known family whose name is nearest to that of an unknown model type, such as the next version of a
-// family.
+// Returns a note for the message about an unknown model type, such as the next version of a family. The note names the
+// known family with the nearest name; it is empty if no name is near.
 std::string NearestFamily(const nlohmann::json& json) {
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) return "";

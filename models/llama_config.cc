@@ -51,8 +51,8 @@ void ReadScaling(ConfigReader& reader, int64_t context, Rope& rope) {
   }
 }
 
-// As transformers does, uses `rope_scaling` if it is there and not empty, else `rope_parameters`, and prefers the
-// rope_theta inside of it to the one at the top.
+// As transformers does, uses the object `rope_scaling` if it is present and not empty, else `rope_parameters`, and
+// prefers the rope_theta in that object to the one at the top.
 Rope ReadRope(ConfigReader& reader, int64_t context) {
   reader.CheckOptional("partial_rotary_factor", 1.0);
   Rope rope{.theta = reader.ReadPositive("rope_theta", kTheta)};
