@@ -39,7 +39,7 @@ class FileSystem {
 
   // The machine's file system. Only the owner can access what it creates, whatever the umask is. Never deleted.
   static FileSystem& Real();
-  // The same, but other users can read the files as far as the umask allows.
+  // The same, but other users have the access that the umask allows.
   static FileSystem& ForOthers();
 
   // Fails with AlreadyExists, ResourceExhausted, PermissionDenied, or NotFound if the folder is missing.

@@ -53,8 +53,7 @@ absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece
 }
 
 // Returns whether any two pieces may share an element: pieces of the same box if their ranges overlap, other pieces if
-// their boxes overlap. There may be many boxes, and many pieces of one box, so
-// not every pair is compared.
+// their boxes overlap. There may be many boxes, and many pieces of one box, so not every pair is compared.
 bool AnyMayOverlap(const std::vector<ManifestPiece>& pieces) {
   std::vector<const ManifestPiece*> sorted;
   for (const ManifestPiece& piece : pieces) {

@@ -28,8 +28,8 @@ struct ManifestFile {
   std::string hash = {};  // of the whole file, as HashHex returns it
 };
 
-// A piece of a logical tensor: elements [first_element, last_element), in row-major order, of a box in the global
-// tensor. They are stored one after another in `file`.
+// A piece of a tensor: elements [first_element, last_element), in row-major order, of a box of the tensor, stored one
+// after another in `file`.
 struct ManifestPiece {
   std::string file = {};
   std::vector<int64_t> start = {};

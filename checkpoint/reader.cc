@@ -109,7 +109,8 @@ absl::Status FirstProblem(const std::vector<CheckpointProblem>& problems, const 
   return absl::DataLossError(absl::StrCat(problems[0].Text(path), AndMore(1, problems.size(), "; ", "problem")));
 }
 
-// Returns the share that hashes the whole file. A shard is assigned to its own rank, which most likely reads it anyway.
+// Returns the number whose remainder, divided by the number of shares, is the share that hashes the whole file. For a
+// shard this is its rank, which most likely reads the shard anyway.
 uint64_t ShareOf(absl::string_view name, size_t index) {
   uint64_t rank = 0;
   const bool is_shard = absl::ConsumePrefix(&name, "shard-") && absl::ConsumeSuffix(&name, ".safetensors") &&

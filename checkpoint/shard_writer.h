@@ -74,7 +74,7 @@ struct EntryHashes {
   std::vector<std::string> pieces = {};  // the hash of each piece
   bool nonfinite = false;
 };
-// Hashes an entry before it is written, so that Append need not hash it.
+// Hashes the pieces of an entry before it is written, so that Append only hashes the file as a whole.
 EntryHashes HashEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes = kPieceBytes);
 
 struct ShardOptions {

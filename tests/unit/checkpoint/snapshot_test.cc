@@ -32,7 +32,7 @@ class SnapshotTest : public testing::Test {
     return *SnapshotBuffer::Make(Path(buffer), kCapacity);
   }
 
-  // Of the state of this step, copies the half that one of two ranks holds into `buffer`.
+  // Copies the state of this step into `buffer`. The part says that rank 1 of two ranks holds all of it.
   CheckpointPart Copy(uint64_t step, SnapshotBuffer& buffer) {
     const SmallState state(static_cast<float>(step));
     CheckpointPart part{.save = {.step = step, .generation = 2, .world_size = 2}, .rank = 1};
@@ -111,7 +111,7 @@ TEST_F(SnapshotTest, SealWithATooLongIndexOrJobId_LeavesTheSnapshotUnsealed) {
   EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path()).status()));
 }
 
-// Only the padding between tensors and after the header is not hashed.
+// The padding after the header and between tensors, and the unused rest of the contents, are not hashed.
 TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
   Save(7, *NewBuffer());
   const uint64_t size = std::filesystem::file_size(Path());

@@ -90,7 +90,7 @@ TEST_F(WeightFilesTest, Index_JoinsTheFilesThatItNames) {
   EXPECT_TRUE(absl::IsInvalidArgument(WeightFiles::ReadRange(*(*files)->Find("a"), 0, 1, "F32", bytes)));
 }
 
-TEST_F(WeightFilesTest, Identity_ChangesWithNamesAndShapes) {
+TEST_F(WeightFilesTest, Identity_ChangesWithAShape) {
   WriteTensors(kWeightsName, {{.name = "a", .dtype = "F32", .shape = {2, 3}}});
   const std::string before = (*WeightFiles::Open(model_))->Identity();
 
