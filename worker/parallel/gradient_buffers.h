@@ -65,7 +65,7 @@ class GradientBuffers {
     at::Tensor flat = {};      // the accumulator of this round; undefined before the first gradient
     at::Tensor sent = {};      // read by the reduction under way
     int slot = -1;             // of what is sent; -1: none
-    at::Tensor own = {};       // memory for whole gradients that stay for several rounds
+    at::Tensor own = {};       // memory for whole gradients that stay for several rounds, or may not use a slot
     at::Tensor own_wire = {};  // memory for what is sent where no slot may be used
     at::Tensor received = {};  // memory for this rank's sum if it must be cast, or added to the shard
     TrackedMemory own_use = {}, own_wire_use = {}, received_use = {};

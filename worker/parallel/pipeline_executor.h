@@ -10,7 +10,8 @@
 // Micro-batches of a schedule are numbered from 0; they are the ones that were dealt to the data rank, in their order.
 // All stages of a data rank are dealt the same micro-batches, and each stage reads them from its own data.
 //
-// Belongs to the thread of the training loop. After the first error every call fails with it.
+// Belongs to the thread of the training loop. After an error of the strategy or of a channel, every call that uses the
+// failed object returns the same error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
