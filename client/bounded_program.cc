@@ -74,7 +74,7 @@ absl::StatusOr<pid_t> StartProgram(std::vector<std::string> command, const Outpu
   return pid;
 }
 
-// Reads what is available. Closes the pipe at its end.
+// Reads what is available; at the end of the output, closes the reading end of the pipe.
 absl::Status ReadSome(OutputPipe* pipe) {
   char bytes[4096];
   const ssize_t size = read(pipe->ends[0], bytes, sizeof bytes);

@@ -43,7 +43,8 @@ struct CheckpointOptions {
   bool json = false;
 };
 
-// A run folder and some of its entries; `run_folder` is empty for a checkpoint folder that is not named step-N.
+// A run folder and some of its entries. `run_folder` is empty if the user named a checkpoint whose folder has another
+// name than IsCheckpointName accepts.
 struct Selection {
   std::string run_folder;
   std::vector<RunEntry> entries = {};

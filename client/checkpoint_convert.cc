@@ -35,8 +35,8 @@ struct ConvertOptions {
   bool json = false;
 };
 
-// Opens a checkpoint by its path. In a run folder, opens the checkpoint of the requested step, or else the newest good
-// one.
+// Opens a checkpoint by its path. In a run folder, opens the checkpoint of the requested step or, if no step is
+// requested, the newest good one.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ConvertOptions& options) {
   const std::string path = AbsolutePath(options.from, WorkingDirectory());
   if (options.step.has_value()) {

@@ -26,7 +26,8 @@ std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::s
 // One JSON object, which includes the problems that were found.
 std::string InspectedEntryJson(const InspectedEntry& one);
 
-// Returns whether runs and export accept the checkpoint: it has no problem and all its values are finite.
+// Returns whether a resume or an export from a run folder may choose the checkpoint: it has no problem and all its
+// values are finite.
 bool IsGood(const InspectedEntry& one);
 // "step-00000100: good: 2 files, 1.2 MiB", or NOT FINITE with the first such tensor, or DAMAGED with the problems.
 std::string VerdictText(const InspectedEntry& one);

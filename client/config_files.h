@@ -12,13 +12,13 @@ namespace trainyard::client {
 
 // Paths relative to the folder that was searched, sorted.
 struct FoundFiles {
-  std::vector<std::string> scripts;  // *.py
-  std::vector<std::string> data;     // *.txt, *.jsonl, *.csv, and *.bin below data/
+  std::vector<std::string> scripts;  // *.py, except below data/
+  std::vector<std::string> data;     // *.txt, *.jsonl, *.csv; below data/ also *.bin, elsewhere no requirements*.txt
   std::vector<std::string> models;   // folders with config.json
 };
 
-// Searches `folder` itself and two levels of `folder`/data, without following links; stops after 10,000 entries. A file
-// system that does not answer blocks the search, so `trainctl config` runs it in a process of its own.
+// Searches `folder`, its folder `data` and the folders in `data`, without following links; stops after 10,000 entries.
+// A file system that does not answer blocks the search, so `trainctl config` runs the search in a process of its own.
 FoundFiles FindFiles(const std::string& folder);
 
 // Writes `text` to a new file. With `replace`, replaces a file at `path` (a link itself, not its target). The file

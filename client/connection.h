@@ -42,7 +42,8 @@ class Connection {
   using Stub = std::shared_ptr<v1::JobService::StubInterface>;
 
   // Begins a call: adds the credentials to its context and returns the stub to call. Reconnects if the previous call
-  // was not answered. Possible errors: Unavailable: no coordinator answers, or another user's process listens there.
+  // was not answered. Possible errors: Unavailable: no coordinator answers, or another user's process listens there;
+  // those of the token file.
   absl::StatusOr<Stub> Begin(grpc::ClientContext& context);
 
   const std::string& address() const { return options_.address; }

@@ -1,7 +1,7 @@
 // Decides which hosts are probed together and what the results say about each. A slow pair does not show which of its
 // two hosts is slow; pairing each of them with a host of a fast pair shows it. Pure.
 //
-//   first = adjacent hosts;  second = hosts of slow pairs, each with one of the fastest;  verdicts = Judge(both)
+//   first = adjacent hosts;  second = hosts without a good pair, each with one of the fastest;  verdicts = Judge(both)
 #pragma once
 
 #include <string>
@@ -39,8 +39,8 @@ struct ProbeLimits {
 
 std::vector<ProbePair> FirstRound(const std::vector<ProbeHost>& hosts);
 
-// Returns the pairs of the second round, each of a host that was in no good pair and a host that was in one. Empty if
-// there are no hosts of one of these kinds.
+// Returns the pairs of the second round: each has a host that was in no good pair, and a host of a good pair. Empty if
+// all hosts or none were in a good pair.
 std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const std::vector<ProbeResult>& first,
                                    const ProbeLimits& limits);
 

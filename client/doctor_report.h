@@ -25,8 +25,8 @@ struct DoctorReport {
 std::string FindingsText(const DoctorReport& report);
 // "round 1  w1 + w2: 51.2 and 50.9 GFLOP/s, all-reduce 23.0 us for 8 bytes, 2100.0 MB/s".
 std::string ProbeText(int round, const ProbeResult& result);
-// Why a probe has no result although it has not ended: "the probe did not end within 60 s: RUNNING, ...". `state`: that
-// of its job, or why it is not known.
+// Why a probe has no result although it has not ended: "the probe did not end within 60 s: RUNNING, ...". `state`: the
+// state of the probe's job, or why that state is not known.
 std::string UnfinishedProbeText(bool interrupted, double time_limit_s, const std::string& state);
 // The skipped hosts, the bad hosts, and a summary.
 std::string VerdictsText(const DoctorReport& report);

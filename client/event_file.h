@@ -37,7 +37,7 @@ class EventFileWriter {
  public:
   // Writes to a temporary file next to `path`; the folder must exist. Possible errors: those of creating a file.
   static absl::StatusOr<std::unique_ptr<EventFileWriter>> Create(const std::string& path, absl::Time start);
-  ~EventFileWriter();  // removes the temporary file
+  ~EventFileWriter();  // removes the temporary file, unless Commit has renamed it
   EventFileWriter(const EventFileWriter&) = delete;
   EventFileWriter& operator=(const EventFileWriter&) = delete;
 

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Replaces bytes that are not UTF-8; the output of a rank may contain any.
+// Replaces bytes that are not UTF-8; the output of a rank may contain any bytes.
 std::string Line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 double Seconds(int64_t unix_ms) { return static_cast<double>(unix_ms) / 1e3; }

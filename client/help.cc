@@ -23,7 +23,7 @@ struct HelpOptions {
   std::string man_pages;  // a folder; empty: none
 };
 
-// Pages refer to the programs that the same packages install.
+// The page of trainctl refers to those of the daemons.
 ManPageOptions ManPageOf(const std::string& command) {
   ManPageOptions options{.name = absl::StrReplaceAll(command, {{" ", "-"}}), .command = command};
   if (command == "trainctl") options.see_also = {{"trainyard-coordinator", 8}, {"trainyard-worker", 8}};

@@ -31,7 +31,8 @@ struct ImportOptions {
   bool json = false;
 };
 
-// The result of an import, with its problems except those about missing keys.
+// The result of an import. `problems` leaves out the errors about missing keys and, if keys are missing, the warnings
+// about the incomplete job.
 struct ImportedFile {
   foreign::ForeignJob job;
   Problems problems;

@@ -31,7 +31,7 @@ struct JobSessionOptions {
   RetryOptions retry;      // while the coordinator does not answer
 };
 
-// Call Follow on one thread; Cancel, Abort, Notice and Output on any.
+// Call Follow on one thread; Cancel, Abort, Message, Notice and Output on any.
 class JobSession {
  public:
   // Does not own `connection`, which must outlive this object.

@@ -1,5 +1,5 @@
-// Accelerate's flags of `trainctl launch`, and its configuration files: together they become torchrun's flags and
-// environment variables for the script.
+// The flags of Accelerate that `trainctl launch` accepts, and Accelerate's configuration files: together they become
+// torchrun's flags and environment variables for the script.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ struct AccelerateFlags {
   uint32_t machine_rank = 0;
   uint32_t threads_per_process = 0;           // 0: not given
   std::vector<std::string> refused = {};      // flags that were given, each with the reason
-  bool any = false;                           // at least one flag of Accelerate was given
+  bool any = false;                           // another flag of Accelerate was given (refused flags do not count)
   bool has_ranks = false, has_hosts = false;  // --nproc-per-node or --nnodes was given
 };
 

@@ -47,7 +47,7 @@ struct LaunchFacts {
   std::string python = "python3";
 };
 
-// Which output goes where: a set of streams for each rank of a host, or for all. 1: stdout, 2: stderr, 3: both.
+// The streams that --redirects or --tee names, for each rank of a host or for all. 1: stdout, 2: stderr, 3: both.
 class StreamChoice {
  public:
   // "3", or "0:1,1:2". Possible errors: InvalidArgument: `text` has neither form.
@@ -66,8 +66,8 @@ struct LaunchPlan {
   bool prefixes = false;  // each line begins with the role and the rank
   std::string role;
   std::string log_dir;                  // empty: the output is not written to files
-  StreamChoice redirects;               // to files instead of the terminal
-  StreamChoice tee;                     // to files and to the terminal
+  StreamChoice redirects;               // the streams that the terminal does not show, unless `tee` has them
+  StreamChoice tee;                     // the streams that the terminal shows although `redirects` has them
   std::set<uint32_t> filter;            // the ranks of each host that the terminal shows; empty: all
   std::vector<std::string> notes = {};  // sentences for the user, such as which flags have no effect
 };

@@ -1,6 +1,6 @@
 // Shows a job of `trainctl launch` as torchrun does: the output of the ranks goes to standard output and standard error
 // as it is, with a prefix that names the rank, and into the files of --log-dir. Messages about the job go to standard
-// error; for a job that succeeds without warnings and restarts, there are none.
+// error; for a job that starts at once and succeeds without warnings and restarts, there are none.
 #pragma once
 
 #include <memory>

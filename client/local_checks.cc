@@ -36,7 +36,7 @@ class TextSurvey {
 
   uint64_t bytes() const { return bytes_; }
 
-  // The problem of one entry of train.data.text or jsonl; empty: none.
+  // The problem of one entry of a list of files in train.data; empty: none.
   std::string CheckEntry(const std::string& entry) {
     struct stat st;
     if (stat(entry.c_str(), &st) == 0) return CheckPath(entry, st, /*is_entry=*/true);

@@ -1,6 +1,7 @@
-// Checks of a job that must run on the machine that trains it: whether its text exists and is long enough, and whether
-// the model fits into memory. `run` and `validate` make these checks if this machine trains the job, so that mistakes
-// are reported immediately with their place in the file. The trainer repeats the checks of files.
+// Checks of a job that must run on the machine that trains it: whether its data and initial weights exist, whether its
+// text is long enough, and whether the model fits into memory. Verbs that read a job file make these checks if this
+// machine trains the job, so that mistakes are reported immediately with their place in the file. The trainer repeats
+// the checks of files.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ struct MetricsRecord {
   uint64_t step = 0;
   std::array<double, kMetricNames.size()> values = {};  // not a number if the line has null
   std::bitset<kMetricNames.size()> has = {};
-  absl::optional<absl::Time> time = absl::nullopt;  // of an event; a line of a file has none
+  absl::optional<absl::Time> time = absl::nullopt;  // of an event; for a line of a file, MetricsSource computes it
   std::string line = {};                            // JSON, without a line feed
 
   // The order of records in a run: an evaluation follows its step.

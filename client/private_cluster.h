@@ -53,7 +53,7 @@ class PrivateCluster {
 
   // The coordinator's address: unix:PATH.
   const std::string& address() const { return address_; }
-  // The folder of the output of rank r of generation g: ranks/<job>.g<g>.r<r>/.
+  // The folder that has a folder for each rank, <job>.g<generation>.r<rank>/, with its output.
   std::string ranks_folder() const;
 
   // From now on, calls `on_death` with a sentence when a daemon ends on its own. Calls it on another thread, at most

@@ -236,7 +236,8 @@ class JobRunner {
                                           ? logs
                                           : absl::StrCat("in ", JoinPath(options_.output_folder, job.job_id())),
                         .logs_are_temporary = !temporary_folder_.empty() && options_.output_folder.empty(),
-                        // The private daemons and the job end with this process, so it must wait for the job's end.
+                        // Private daemons and their job would end with this process, so it must wait for the job's end.
+                        // With a coordinator it waits, too, so that both kinds of run behave alike.
                         .end_if_output_fails = false,
                         .make_progress = options_.make_progress,
                         .watch_hint = "trainctl still waits until the job ends; Ctrl-C cancels it. To watch it: " +

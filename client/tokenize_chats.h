@@ -10,7 +10,7 @@
 namespace trainyard::client {
 
 struct ChatOptions {
-  std::string tokenizer;                // the folder, or its file
+  std::string tokenizer;                // the path of its folder or file
   std::vector<std::string> files = {};  // JSONL
   std::string template_file = {};       // empty: the template of the tokenizer's folder
   std::string messages = "messages";    // the field of each line that contains the messages
