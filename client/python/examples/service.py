@@ -37,7 +37,8 @@ def main():
             client.pause(first.job_id, expected_version=seen.resource_version)
         except errors.AbortedError as error:
             print(error.reason, int(error.metadata["resource_version"]) > seen.resource_version)
-        except errors.FailedPreconditionError as error:  # the job had ended when it was read
+        except errors.FailedPreconditionError as error:
+            # The job had ended when it was read, so its version still matches. Prints the same line in both cases.
             print("VERSION_MISMATCH", error.reason == "WRONG_STATE")
 
         print([job.job_id for job in client.iter_jobs(states=["SUCCEEDED"])])

@@ -66,6 +66,7 @@ class Target:
         return token
 
     def _check(self, users, owner):
+        # 65534 stands for every user without a number in this user namespace, so it proves nothing about the owner.
         for user in users - {os.geteuid(), 0} - ({owner} if owner not in (None, 65534) else set()):
             raise errors.PermissionDeniedError(
                 f"a program of user {user} listens at {self.address}, but this program runs as {os.geteuid()}, so "

@@ -1,7 +1,7 @@
 """The process that sends the reports of a script to the daemon of its host, so that the script has neither gRPC nor a
 thread, both of which could break in processes that it forks. Started by _report.py, with the reports as lines of JSON
 on standard input, and the numbers of requests to save as lines on standard output. Ends when its input or its parent
-ends, or when the daemon does not know the rank any more.
+ends, or when the daemon no longer knows the rank or keeps refusing it.
 """
 
 import collections

@@ -1,8 +1,8 @@
 """Reports the steps of a script to Trainyard: `trainyard.report(step, loss=0.5)`, and receives requests to save.
 
 Outside of a job with `command`, in processes that the script forks, and in ranks that a launcher inside the script has
-started, nothing is reported. A script never waits for Trainyard, except for at most two seconds at its end, and never
-fails because of it: what cannot be sent is dropped.
+started, nothing is reported. A script never waits for Trainyard, except for at most two seconds at its end and in each
+call of `saved`, and never fails because of Trainyard: what cannot be sent is dropped.
 """
 
 import atexit

@@ -18,7 +18,7 @@ from trainyard import _report, script
 _SEND_WAIT_S = 2.0
 _PATH_BYTES = 1800  # a report is one atomic write to a pipe
 _answered = 0    # the newest request to save for which should_save has returned True
-_asked_step = 0  # the newest step that had been reported at that time
+_asked_step = 0  # the newest step that had been reported when should_save returned True for `_answered`
 
 
 def checkpoint_dir(default="checkpoints"):
@@ -108,6 +108,7 @@ def saved(step, path):
     channel = _report._open()
     # A save that began before the request does not answer it.
     answer = _answered if step >= _asked_step else channel.last_answer
+    # A checkpoint that was reported before may be reported again, to answer a new request.
     last = channel.last_saved - 1 if answer > channel.last_answer else channel.last_saved
     if not channel.is_open() or not _report._check_step(step, last, "saved"):
         return

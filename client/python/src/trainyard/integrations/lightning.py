@@ -43,7 +43,8 @@ class StopOnRequest(Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step - self._checked < self._every_steps:
-            return  # also between the batches of one step, because checkpoints do not contain accumulated gradients
+            # Returns between the batches of one step, too, because checkpoints do not contain accumulated gradients.
+            return
         self._checked = trainer.global_step
         if not self.stopped and script.should_stop():
             self.stopped = True
