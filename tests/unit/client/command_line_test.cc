@@ -40,7 +40,7 @@ TEST(FindJob, SeveralMatches_AreRefusedWithAList) {
             "  and 1 more");
 }
 
-TEST(FindJob, MayBeJob_IsFalseForPathsAndExistingFiles) {
+TEST(FindJob, MayBeJob_IsFalseForPaths) {
   EXPECT_TRUE(MayBeJob("k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("runs/k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("."));

@@ -59,7 +59,7 @@ struct User {
   }
 };
 
-TEST(ConfigDraft, AsksAboutAModelIfThereIsNoScript) {
+TEST(ConfigDraft, DoesNotAskAboutGivenKeys_AndHasDefaultsForTheOthers) {
   const Draft draft = MakeDraft(Set({"train.data.text=[a.txt]"}), Elsewhere(), {});
 
   EXPECT_TRUE(draft.problems.ok()) << draft.problems.ToStatus();

@@ -117,7 +117,7 @@ TEST(OutputOfProgram, ReturnsWhatIsWritten) {
   EXPECT_EQ(*OutputOfProgram({"sh", "-c", "echo a; echo b >&2"}, absl::Seconds(30)), "a\n");
 }
 
-TEST(OutputOfProgram, AProgramThatHangsIsKilledWithItsChildren) {
+TEST(OutputOfProgram, AProgramThatHangs_EndsTheCallAtTheLimit) {
   const absl::Time begin = absl::Now();
 
   const auto output = OutputOfProgram({"sh", "-c", "sleep 1000 & sleep 1000"}, absl::Milliseconds(50));

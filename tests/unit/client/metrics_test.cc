@@ -33,7 +33,7 @@ std::string EvalLine(uint64_t step, double loss) {
   return absl::StrCat("{\"event\":\"eval\",\"step\":", step, ",\"loss\":", loss, ",\"seconds\":1}\n");
 }
 
-// The records of a file with this text, as CSV without the columns after the loss.
+// The records of a file as "STEP LOSS" or "eval STEP LOSS", and the notes about the file.
 struct ReadFileResult {
   std::vector<std::string> rows;
   std::vector<std::string> notes;
@@ -132,7 +132,7 @@ TEST(EventFiles, WithoutCommitLeaveNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-TEST(Plots, OfStepsThatGoBackAndHugeLossesAreDrawn) {
+TEST(Plots, StepsThatGoBackAndHugeLosses_AreLeftOut) {
   EXPECT_EQ(Plot({{5, 1}, {3, 2}, {4, 1e308}}, {}), "");
   EXPECT_THAT(Plot({{5, 1}, {3, 2}, {6, -1e308}, {8, 3}}, {.columns = 30, .unicode = false}), HasSubstr("step 5"));
 }

@@ -43,7 +43,7 @@ v1::Job TenSteps() {
   return job;
 }
 
-TEST(TextProgress, PrintsOneLinePerEvent) {
+TEST(TextProgress, PrintsEveryEvent_ButStepsAtMostTwiceASecond) {
   MemoryStream out;
   auto progress = NewTextProgress(out.stream(), {}, /*own_daemons=*/false);
 
