@@ -31,12 +31,15 @@ struct JobFile {
 // (prepare.h). The result is invalid if `problems` has errors.
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions = nullptr);
 
-// The steps of ReadJobFile after the text has been read, for a job from another source (foreign/import.h).
+// The steps of ReadJobFile after the text has been read, for a job from another source (foreign/import.h) or with
+// other answers (client/config_draft.h).
+
 // Sets the keys of `file.overrides`.
 void ApplyOverrides(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
 // Fills in the sizes of the model, from its preset or config.json.
 void CompleteModel(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
-// As CompleteModel; also fills in the settings of adapters, and checks the job.
+// As CompleteModel; also fills in the settings of adapters, the text of the chat template and the folder of a command,
+// removes invalid values, and checks the job.
 void CompleteJob(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
 
 }  // namespace trainyard

@@ -24,7 +24,7 @@ struct MemoryPlan {
   uint64_t links = 0;        // activations and gradients that were sent between pipeline stages and not yet used
   uint64_t host = 0;         // the part of the state that is offloaded; not included in the numbers above
 
-  // What the rank needs on its device; on a CPU offloaded state is in the same memory.
+  // What the rank needs on its device. If that is a CPU, `host` is in the same memory and must be added.
   uint64_t device_total() const { return parameters + gathered + gradients + optimizer + activations + scores + links; }
   bool operator==(const MemoryPlan&) const = default;
 };

@@ -74,7 +74,7 @@ class ModelRules {
     }
   }
 
-  // A classifier has none of the parts that these keys describe.
+  // Checks the keys that have another meaning for a classifier, or none.
   void Classifier() {
     if (!model_.has_vocabulary() && positions_.count("train.model.vocabulary") == 0) {
       Error("vocabulary", "is required with family mlp; expected the number of classes");
@@ -89,6 +89,7 @@ class ModelRules {
     }
   }
 
+  // Warns of keys of parts that only models like Llama have: GPT-2 and a classifier have none of them.
   void KeysOfOtherFamilies(ModelFamily family) {
     for (const char* key :
          {"kv_heads", "head_width", "inner", "norm_eps", "tied", "attention_bias", "mlp_bias", "rope", "window"}) {

@@ -23,8 +23,8 @@ struct DataSizes {
 // Returns the two sizes, whose product is `data_ranks` (job_layout.h). REQUIRES: CheckParallel finds no error.
 DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t data_ranks);
 
-// How the global / micro micro-batches of a step are assigned to the data ranks: one per data rank in each round, and
-// the last round may leave some idle.
+// How the micro-batches of a step, global / micro of them, are assigned to the data ranks: one per data rank in each
+// round, and the last round may leave some idle.
 struct DealShape {
   uint64_t micro_batches = 0;
   uint64_t rounds = 0;
@@ -39,7 +39,7 @@ inline constexpr uint64_t kAutoRoundsPerStage = 4;
 // What `train.batch.micro: auto` aims at.
 struct MicroGoal {
   uint64_t rounds = 1;    // this many or more
-  uint64_t multiple = 1;  // the rounds are a multiple of this number, and the last one leaves no data rank idle
+  uint64_t multiple = 1;  // above 1: the rounds are a multiple of it, and the last one leaves no data rank idle
 };
 // Returns the divisor of `global` that reaches the goal, or comes nearest to it; among several such divisors the one
 // with the smallest share of idle time, and among those with equal shares the largest.

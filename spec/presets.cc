@@ -29,6 +29,7 @@ void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* proble
     if (model.preset() != preset.name) continue;
     v1::Model filled;
     SetModelSizes(preset.sizes, filled);
+    // A preset decides neither the dropout nor a vocabulary that depends on the tokenizer; GPT-2 is the default family.
     filled.clear_dropout();
     if (!IsLlamaGraph(preset.sizes.family)) filled.clear_family();
     if (filled.vocabulary() == ModelSizes().vocabulary) filled.clear_vocabulary();

@@ -140,7 +140,7 @@ TEST(PlanMemory, OfAPipeline_DividesParametersAndGradientsAmongStages) {
   EXPECT_EQ(stages[1].activations, 4u * 8 * (16 * 16 + 2 * 16)) << "one in flight, with the last norm";
   EXPECT_EQ(stages[0].scores, 0u);
   EXPECT_EQ(stages[1].scores, 4u * 8 * 2 * 256);
-  EXPECT_EQ(stages[0].links, 4u * 2 * 8 * 16) << "two boundaries of gradients";
+  EXPECT_EQ(stages[0].links, 4u * 2 * 8 * 16) << "one link, with two slots for gradients";
 }
 
 TEST(PlanMemory, OfGpipe_HoldsEveryMicroBatch) {

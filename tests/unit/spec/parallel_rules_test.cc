@@ -291,7 +291,7 @@ TEST(Divisors, AreComplete) {
   }
 }
 
-// The bounds are a thousand times the usual time; loops over the numbers themselves would take minutes.
+// The bounds below are about a thousand times the usual time. A loop over the numbers themselves would take minutes.
 double CpuSeconds(const std::function<void()>& work) {
   const clock_t begin = clock();
   work();
