@@ -1,7 +1,7 @@
 // Boxes: a range in each dimension of a row-major tensor. A rank of a divided model holds boxes of the whole tensors,
 // and a checkpoint consists of flat ranges of boxes. Pure; thread-safe.
 //
-//   tensor [4, 6], box {start [0, 2], size [4, 3]}, elements [2, 7) of the box, in its own row-major order:
+//   tensor [3, 6], box {start [0, 2], size [3, 3]}, elements [2, 7) of the box, in its own row-major order:
 //
 //     . . 0 1|2 .      2 is the end of a row; 3, 4 and 5 a whole row; 6 the beginning of a row
 //     . .|3 4 5 .

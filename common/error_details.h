@@ -56,7 +56,7 @@ inline constexpr char kStarting[] = "STARTING_UP";
 inline constexpr char kMethodUnknown[] = "METHOD_UNKNOWN";
 inline constexpr char kMessageTooLarge[] = "MESSAGE_TOO_LARGE";
 inline constexpr char kInternalError[] = "INTERNAL_ERROR";
-// Of the HTTP port alone.
+// Reasons that only the HTTP port gives.
 inline constexpr char kTokenNotConfigured[] = "TOKEN_NOT_CONFIGURED";
 inline constexpr char kPortNotPrivate[] = "PORT_NOT_PRIVATE";
 inline constexpr char kOtherSite[] = "OTHER_SITE";
@@ -66,7 +66,7 @@ inline constexpr char kContentTypeNotJson[] = "CONTENT_TYPE_NOT_JSON";
 inline constexpr char kTooManyStreams[] = "TOO_MANY_STREAMS";
 inline constexpr char kHttpRequestInvalid[] = "HTTP_REQUEST_INVALID";
 inline constexpr char kBodyTooSlow[] = "BODY_TOO_SLOW";
-// Of the worker daemons' streams alone.
+// Reasons that only the streams of worker daemons give.
 inline constexpr char kHostNameInUse[] = "HOST_NAME_IN_USE";
 inline constexpr char kDaemonReplaced[] = "DAEMON_REPLACED";
 inline constexpr char kOtherCluster[] = "OTHER_CLUSTER";

@@ -49,7 +49,7 @@ void RotatedLog::Rotate() {
   for (uint32_t number = options_.max_files; number > 0; --number) {
     renamed = std::rename(name(number - 1).c_str(), name(number).c_str()) == 0;
   }
-  // If the file could not be renamed, it is opened again and grows. This is tried again after `max_bytes` more bytes,
+  // If the file could not be renamed, it is opened again and grows. The next try is after `max_bytes` more bytes,
   // not for the next line, because each try gives the older files new names, and the oldest may be lost.
   if (absl::Status opened = OpenPath(); !opened.ok() || !renamed) size_ = 0;
 }

@@ -139,7 +139,7 @@ TEST(AnyIntersect, OfTenThousandBoxes_LooksAtEachAFewTimes) {
 
     EXPECT_FALSE(AnyIntersect(boxes, &visited));
 
-    EXPECT_LE(visited, 10'000 * 16) << "a sweep visits each box about log2(10,000) = 13.3 times";
+    EXPECT_LE(visited, 10'000 * 16) << "the cuts visit each box about log2(10,000) = 13.3 times";
     boxes.back() = boxes[1234];
     EXPECT_TRUE(AnyIntersect(boxes));
   }
