@@ -1,5 +1,5 @@
 // Tokens that are searched for literally in a text, before the text is split into words: special tokens, and tokens
-// that were added to a trained vocabulary. Of the tokens that begin at the leftmost place the longest is found.
+// that were added to a trained vocabulary. Among the tokens that begin at the leftmost place, the longest is found.
 // Immutable and thread-safe once made.
 #pragma once
 

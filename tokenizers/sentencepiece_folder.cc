@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> OpenSentencePieceModel(a
     absl::StrAppend(&described, "\n", token.id, " ", token.single_word, token.lstrip, token.rstrip, token.normalized,
                     token.special, " ", token.content);
   }
-  // Around a text are at most `begin` and `end`, which follow, so the numbers of these tokens describe them.
+  // Around a text are at most the tokens `begin` and `end`, whose ids follow, so the number of tokens suffices here.
   for (const auto* ids : {&settings.before, &settings.after}) absl::StrAppend(&described, "\n", ids->size());
   absl::StrAppend(&described, "\n", settings.special.begin, " ", settings.special.end);
   return SentencePieceTokenizer::Make(file, name, std::move(model), HashHex(described), std::move(settings));

@@ -12,7 +12,7 @@
 namespace trainyard {
 
 // `file`: the content of tokenizer.model; `name`: for messages; `config`: the object of the tokenizer_config.json next
-// to it, or null if there is no such file; `around`: the special and added tokens that `config` names.
+// to it, or null if there is no such file; `around`: the special and added tokens that the files of the folder name.
 // Possible errors: InvalidArgument: the file is not a SentencePiece model, or the folder uses something that is not
 // supported; the message lists everything that is wrong. Also those of OpenSentencePiece.
 absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> OpenSentencePieceModel(absl::string_view file,

@@ -3,9 +3,10 @@
 //   tokenize_lines TOKENIZER              a JSON text in each line of standard input -> {"ids", "special", "decoded",
 //                                         "shown"} or {"error"}; `special` are the ids with the template's tokens,
 //                                         `shown` is `special` decoded without special tokens
-//   tokenize_lines TOKENIZER --cut BYTES  the ids only, of parts of at least BYTES that end at safe cuts
-//   tokenize_lines TOKENIZER --time N     the ids only, and at the end {"seconds": [...]}, the times of N passes over
-//                                         all lines
+//   tokenize_lines TOKENIZER --cut BYTES  {"ids", "parts"} or {"error"}: the ids of parts of at least BYTES that end at
+//                                         safe cuts, and the number of parts
+//   tokenize_lines TOKENIZER --time N     only {"seconds": [...], "tokens"} at the end, or {"error"}: the times of N
+//                                         passes over all lines, and the number of tokens in one pass
 #include <algorithm>
 #include <chrono>
 #include <iostream>
