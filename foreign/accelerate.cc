@@ -30,7 +30,7 @@ class AccelerateTranslator {
     if (type_ == "DEEPSPEED") TranslatePlugin();
     if (type_ == "MEGATRON_LM") TranslateMegatron();
     TranslateParallelism();
-    // The groups are translated first, because they are more specific than the type.
+    // The type decides after the groups above, because they are more specific.
     SetStrategy();
     if (type_ == "FSDP") TranslateFsdp(&t_, /*version=*/1, ranks_per_host_);
   }

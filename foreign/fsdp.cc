@@ -76,7 +76,7 @@ class FsdpTranslator {
     if (version != nullptr && has_strategy) t_.Explain(*version, "the strategy decides parallel.data");
   }
 
-  // Returns whether the value is a strategy, valid or not.
+  // Returns whether a value is given, even if it names no strategy.
   bool SetByName(const Value* value) {
     if (value == nullptr) return false;
     const auto* found = std::find_if(std::begin(kFsdpStrategies), std::end(kFsdpStrategies), [&](const Strategy& row) {

@@ -92,7 +92,7 @@ struct ScheduleType {
 constexpr ScheduleType kSchedules[] = {
     {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}};
 
-// The rate after the warm-up, which replaces that of the optimizer in DeepSpeed.
+// Sets the rate after the warm-up, which replaces that of the optimizer in DeepSpeed.
 void SetPeak(Translation* t, const Value& type, bool is_decay) {
   const Value* peak = t->Find("scheduler.params.warmup_max_lr");
   if (peak != nullptr && !peak->is_auto) return t->Set(*peak, "train.optimizer.lr", yaml::NumberText(*peak->number));

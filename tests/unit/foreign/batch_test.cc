@@ -8,7 +8,7 @@
 namespace trainyard::foreign {
 namespace {
 
-// The sizes that a file with these three values gives on four ranks: "global 64 micro 4".
+// The sizes that a file with these values gives on four ranks, such as "global 64 micro 4"; or the errors.
 std::string SizesOf(const std::string& values, std::vector<std::string> flags = {}) {
   flags.push_back("resources.ranks=4");
   const Imported imported = Import(absl::StrCat("{", values, "}"), RequiredFlagsAnd(flags));
