@@ -29,7 +29,7 @@ constexpr absl::string_view kSpecialTokens[] = {"bos_token", "eos_token", "unk_t
                                                 "pad_token", "cls_token", "mask_token"};
 // Classes of transformers without special tokens of their own.
 constexpr absl::string_view kPlainClasses[] = {"PreTrainedTokenizerFast", "TokenizersBackend"};
-// The first name is the current one of transformers for the reasoning of a message.
+// The names under which a message may have its reasoning, the current one of transformers first.
 constexpr absl::string_view kReasoningFields[] = {"reasoning_content", "thinking", "reasoning"};
 
 // What a folder says about its template.

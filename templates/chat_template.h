@@ -26,7 +26,7 @@ struct Conversation {
 };
 
 // `messages`: a list of objects with a role; `tools`: a list of JSON schemas, or null. As in transformers, keys without
-// a value are left out, and a message has its reasoning under each name that templates use. Possible errors:
+// a value are left out, and a message has its reasoning under both names that templates read. Possible errors:
 // InvalidArgument.
 absl::StatusOr<Conversation> ReadConversation(const nlohmann::ordered_json& messages,
                                               const nlohmann::ordered_json* tools);

@@ -279,6 +279,7 @@ class Interpreter {
     switch (expression.kind) {
       case ExpressionKind::kNegative:
       case ExpressionKind::kPositive:
+        // As the left operand, -0.0 gives the right sign even if `first` is a zero.
         return Calculate(expression.kind == ExpressionKind::kNegative ? Operation::kSubtract : Operation::kAdd,
                          first.is(Kind::kFloat) ? Value::Float(-0.0) : Value::Integer(0), first, budget_);
       case ExpressionKind::kBinary: {

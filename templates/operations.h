@@ -52,9 +52,10 @@ absl::StatusOr<Value> MakeItems(Kind kind, std::vector<Value> items, Budget& bud
 // str(value).
 absl::StatusOr<std::string> TextOf(const Value& value, Budget& budget);
 
-// Functions of texts that methods and filters share. They count the cost of their searches. `characters`: those that
-// are removed; null: whitespace.
+// Functions of texts that methods and filters share. Those with a budget count the cost of their searches.
+
 enum class Side { kBoth, kBefore, kAfter };
+// `characters`: those that are removed; null: whitespace.
 absl::StatusOr<std::string> Strip(absl::string_view text, const Value* characters, Side side, Budget& budget);
 // Counts the search of `part` in `text`.
 absl::Status SpendSearch(absl::string_view text, absl::string_view part, Budget& budget);

@@ -45,7 +45,7 @@ class Parser {
 
   // Where a statement is, which decides what may be in it.
   struct Place {
-    bool in_loop = false;     // of the same macro or block
+    bool in_loop = false;     // a loop of the same macro or block is around it
     bool in_capture = false;  // its text is not written to the output at once
   };
 
