@@ -144,7 +144,8 @@ TEST_F(RunningTrainerTest, FullDisk_IsLoggedOnceAndFactsContinueUnderANewId) {
   EXPECT_EQ(driver_.LastFacts().back().saved().step(), 100);
   driver_.ForgetEffects();
   driver_.Run(absl::Seconds(30));
-  EXPECT_THAT(driver_.All<HangUp>(), IsEmpty());  // retried and refused again, without another effect
+  EXPECT_THAT(driver_.All<HangUp>(), IsEmpty());
+  EXPECT_THAT(driver_.All<Log>(), IsEmpty()) << "a write that is retried and refused again is not logged";
   EXPECT_GT(driver_.core().stats().outbox_errors, 2);
   driver_.disk_error = absl::OkStatus();
   driver_.Run(absl::Seconds(10));

@@ -456,7 +456,7 @@ TEST_F(RunningTrainerTest, Steps_AreSentAgainOnANewStreamBeforeFacts) {
   EXPECT_TRUE(driver_.Last<SendToCoordinator>().back().message.has_facts());
 }
 
-TEST_F(RunningTrainerTest, Hello_NamesRunningTrainersAndUnreportedExits) {
+TEST_F(RunningTrainerTest, Hello_NamesATrainerWhoseExitIsUnreported_TheRevisionAndTheCluster) {
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
   driver_.Handle(LinkClosed{kLink1});
   driver_.Handle(driver_.Ended(Rank(0), 0));

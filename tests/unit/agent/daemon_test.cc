@@ -313,7 +313,7 @@ TEST_F(DaemonTest, FactsThatNoCoordinatorReceived_AreSentByTheNextIncarnationUnd
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 5);
 }
 
-TEST_F(DaemonTest, HealthAndMetrics_AreServedAndADefaultPortInUseIsReplaced) {
+TEST_F(DaemonTest, Health_IsServed_MetricsHaveAnAddress_AndADefaultPortInUseIsReplaced) {
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
   EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);

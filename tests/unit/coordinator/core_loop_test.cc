@@ -108,18 +108,18 @@ TEST_F(CoreLoopTest, CallWhoseDeadlineHasPassed_IsAnsweredAndHasNoEffect) {
       Submit(1);
       ASSERT_TRUE(Round().ok());
     }
-    const CallId late(full_disk ? 3 : 2);
+    const CallId late(full_disk ? 3 : 2), get(full_disk ? 11 : 10);
     given_up_[late] = absl::DeadlineExceededError("the deadline has passed");
     v1::SubmitRequest request;
     *request.mutable_spec() = MakeSpec(1);
     request.set_job_id("job00000009");
     request.set_default_run_root("/runs");
     ASSERT_TRUE(queue_.TryPost(SubmitJob{late, request, JobId("fallback0001")}));
-    ASSERT_TRUE(queue_.TryPost(GetJob{CallId(10), JobId("job00000009")}));
+    ASSERT_TRUE(queue_.TryPost(GetJob{get, JobId("job00000009")}));
     ASSERT_TRUE(Round().ok());
 
     EXPECT_TRUE(absl::IsDeadlineExceeded(sink_.replies.at(late).status));
-    EXPECT_TRUE(absl::IsNotFound(sink_.replies.at(CallId(10)).status));
+    EXPECT_TRUE(absl::IsNotFound(sink_.replies.at(get).status));
   }
 }
 

@@ -235,7 +235,7 @@ TEST(CoreLoss, HostThatAnOperatorGivesUp_IsLostImmediately) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains("operator: host w2 is lost: the operator reported it: burnt"));
 }
 
-TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
+TEST(CoreLoss, RestartNow_OfAnUnreachableJob_DoesNotWaitForItsHosts) {
   LossCluster cluster;
   cluster.first.Disconnect();
   cluster.second.Disconnect();

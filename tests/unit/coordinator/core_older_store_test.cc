@@ -131,7 +131,7 @@ TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
   EXPECT_EQ(world.harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED) << world.harness.Get(kJob).reason();
 }
 
-TEST(CoreUnknownJobs, TrainersOfForgottenJobs_AndOfOtherClusters_AreEnded) {
+TEST(CoreUnknownJobs, TrainersOfForgottenJobs_AndOfOtherClusters_AreNotLeftAlone) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11), away(harness, "w2", 1, 22);
   host.cluster = away.cluster = "cluster";

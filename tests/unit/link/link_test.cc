@@ -247,7 +247,7 @@ TEST_F(LinkTest, GoAndStop_ReachTheLoop) {
   EXPECT_EQ(link->stop_request().number, 7u);
 }
 
-TEST_F(LinkTest, SaveRequests_AreCounted) {
+TEST_F(LinkTest, SaveRequests_AreTheHighestNumberThatWasReceived) {
   auto daemon = NewDaemon();
   auto link = Connect();
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
