@@ -379,8 +379,8 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
     TemporaryFolder folder;
     TrainingCase whole{
         .type = at::kFloat, .steps = steps, .global = 12, .micro = 1, .clip_norm = 0.5, .strategy = from.strategy};
-    // Over all rows, every pair of values of these four fields occurs, and each value occurs with a layout that shards
-    // parameters and with one that does not.
+    // Over all rows, every pair of values of these four fields occurs. Each value of the first three is written by a
+    // layout that shards parameters and by one that does not.
     whole.family = row % 2 == 1 ? ModelFamily::kLlama : ModelFamily::kGpt2;
     whole.lora = row / 2 % 2 == 1;
     whole.documents = row / 2 % 2 == (row + 1) % 2;

@@ -265,7 +265,7 @@ LoraSettings TrainingCase::adapters() const {
 ModelSizes TrainingCase::model() const {
   if (lab_tiny) return {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocabulary = 256, .dropout = dropout};
   if (blocks > 0) return DividedSizes(*this);
-  // The sizes are not multiples of a world size or of a layout's alignment. The Llama has an untied head and all
+  // The number of elements of a block is not a multiple of a layout's alignment. The Llama has an untied head and all
   // biases; Mistral and Qwen2 are tied.
   if (IsLlamaGraph(family)) {
     const bool is_llama = family == ModelFamily::kLlama;

@@ -43,7 +43,7 @@ struct TrainingCase {
   // In each step one rank is late for one of its collectives: for the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;
   int64_t link_delay_us = 0;  // each packet between stages is late by a random time, at most this
-  // The sizes of the preset lab-tiny, a GPT-2; otherwise sizes that are no multiple of a world size.
+  // The sizes of the preset lab-tiny, a GPT-2; otherwise blocks whose size is not a multiple of a layout's alignment.
   bool lab_tiny = false;
   int64_t blocks = 0;  // not 0: sizes that stages and four tensor ranks can divide, with this number of blocks
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
