@@ -4,8 +4,8 @@ prints the ratios.
 
 Each round runs the sides of a row one after another, in the opposite order of the round before, so that a machine that
 slows down affects all sides equally. A figure is the median of the rounds' ratios. PyTorch is measured twice: as
-installed, and tuned, which means that MKL uses AVX-512 on this CPU (peers/mkl_lever.c). Rows that
-cannot be measured here give the reason.
+installed, and tuned, which means that MKL uses the kernels of Intel's CPUs (peers/mkl_lever.c). Rows that cannot be
+measured here give the reason.
 """
 
 import argparse
