@@ -43,7 +43,7 @@ BANNED = [
     (r'#include "absl/log/', CPP, None, "use common/logging.h: Debian's Abseil has no log"),
     (r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b", CODE, None,
      "finish it, or write it down where work is planned"),
-    # No machine gets a GPU during a test run.
+    # A machine without a GPU cannot run the tests of GPUs.
     (r"\bGTEST_" + r"SKIP\b", CPP, re.compile(r"^tests/gpu/"), "make the test able to run everywhere"),
     (r"\busing namespace std;", CPP, None, "name what is used"),
     (r"\bsleep_for\b|\bSleepFor\b|\busleep\(", CPP, MAY_SLEEP,
