@@ -66,7 +66,7 @@ TEST(CoreLifecycle, SubmittedJob_IsPlacedFormedRunAndFinished) {
   EXPECT_EQ(host.desired().trainers_size(), 0);
 }
 
-TEST(CoreLifecycle, JobThatDoesNotFit_WaitsWithAReason_ThenRuns) {
+TEST(CoreLifecycle, JobThatDoesNotFit_WaitsWithAReason_ThenIsPlaced) {
   Harness harness;
   harness.Submit(MakeSpec(4), kJob);
   EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("no host is attached"));

@@ -206,7 +206,7 @@ class Fuzzer {
   std::mt19937_64 random_;
 };
 
-// The event that the server creates for a request; null: a method that this test does not know.
+// The event that the server creates for a request.
 using MakeEvent = std::function<Event(const Message&, uint64_t call)>;
 
 template <typename E, typename Request>

@@ -74,7 +74,7 @@ struct Script {
   uint64_t saves = 0;
 };
 
-TEST(ScriptHang, IsReported_AfterAMinuteOrTenSteps_AndRestartsTheJobOnlyOnRequest) {
+TEST(ScriptHang, IsReported_AfterAMinute_AndRestartsTheJobOnlyOnRequest) {
   Script left;
   left.MakeSteps(3);
   left.Stall("train", 3, absl::Seconds(58));
@@ -121,7 +121,7 @@ TEST(ScriptHang, IsNotConcludedFromMissingReports_NorInAPhaseOfUnknownLength) {
   EXPECT_EQ(evaluates.Get().state(), v1::JOB_STATE_RUNNING) << "a first evaluation may take any time";
 }
 
-TEST(ScriptHang, LongEvaluationsBetweenReports_RaiseTheLimit) {
+TEST(ScriptHang, LongSteps_RaiseTheLimit) {
   Script script(v1::ON_HANG_RESTART);
   script.harness.Advance(absl::Seconds(30));
   script.Report("train", 1, 30);

@@ -15,7 +15,7 @@ using testing::Not;
 
 TEST(NoticeTest, EveryRuleHasANameOfItsOwn) {
   std::set<std::string> names;
-  for (int i = 1; i <= static_cast<int>(DecisionRule::kOperator); ++i) {
+  for (int i = 1; i <= static_cast<int>(kLastDecisionRule); ++i) {
     const std::string name = RuleName(static_cast<DecisionRule>(i));
     EXPECT_THAT(name, Not(IsEmpty()));
     EXPECT_TRUE(names.insert(name).second) << name;

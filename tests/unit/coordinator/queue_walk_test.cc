@@ -101,7 +101,7 @@ class QueueWalk {
       ASSERT_GE(free_[host], count) << "a slot has one rank";
       free_[host] -= count;
     }
-    EXPECT_FALSE(large_waits_) << "nothing starts behind a job that has waited for long";
+    EXPECT_FALSE(large_waits_) << "nothing starts behind a job that has waited for long or preempts";
   }
   void CheckWait(const WaitingJob& job, const QueueOutcome& outcome) {
     EXPECT_NE(outcome.reason, "");
@@ -130,7 +130,7 @@ class QueueWalk {
   std::map<std::string, PoolUse> use_;
   std::map<HostName, uint64_t> free_;
   std::set<JobId> victims_;
-  bool large_waits_ = false;  // a job that has waited for long, and could fit, is ahead
+  bool large_waits_ = false;  // a job is ahead that has waited for long and could fit, or that preempts
 };
 
 // Every decision respects the slots, the quotas, the gangs and the priorities, and is the same when it is repeated.

@@ -44,7 +44,7 @@ class DataSourcesTest : public StrategiesTest {
   }
 };
 
-TEST_F(DataSourcesTest, HeldOutFiles_AreEvaluatedOn_AndAllTrainingDataIsTrainedOn) {
+TEST_F(DataSourcesTest, HeldOutFiles_AreEvaluatedOn_AndDoNotAffectTraining) {
   for (const bool as_json : {false, true}) {
     const std::string train = Write("train", 300, 1, as_json), held_out = Write("held-out", 40, 2, as_json);
     const auto with = [&](const std::string& run, const Layout& layout, const std::string& evaluated) {
@@ -258,7 +258,7 @@ TEST_F(DataSourcesTest, SeparateDocumentsOfBytes_AreFiles) {
   EXPECT_THAT(Run(order)->links[0]->steps(), SizeIs(2));
 }
 
-TEST_F(DataSourcesTest, FilesOfTokens_AreTrainedOnInPlace_AndCheckedOnce) {
+TEST_F(DataSourcesTest, FilesOfTokens_AreCheckedAndTrainedOn) {
   const auto write = [&](const std::string& name, size_t count, size_t bad) {
     std::vector<uint16_t> tokens(count);
     for (size_t i = 0; i < count; ++i) tokens[i] = i == bad ? 700 : static_cast<uint16_t>(i * i % 61);

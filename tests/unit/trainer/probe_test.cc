@@ -60,7 +60,7 @@ TEST(Probe, BothRanksReportTheirMeasurementsAndNoStep) {
   }
 }
 
-TEST(Probe, MissingPeer_GivesNoMeasurement) {
+TEST(Probe, GenerationThatIsOver_GivesNoMeasurement) {
   FakeStore store;
   FakeLink link(&store);
   link.set_go_status(absl::AbortedError("generation 1 is over"));

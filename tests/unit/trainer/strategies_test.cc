@@ -76,7 +76,7 @@ TEST_F(StrategiesTest, FailedSave_IsReportedAndTrainingContinues) {
   }
 }
 
-// The file holds whole weights, as a single GPU would write them; any layout resumes from the file.
+// The file holds whole weights, as a single GPU would write them; another layout resumes from the file.
 TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
   const auto alone = Run(Order("alone", {"ddp", 1}, 4));
   for (const Layout& layout : {Layout{"fsdp", 2}, Layout{"zero1", 3}, Layout{"ddp", 2}, Layout{"hsdp", 4, 2}}) {
@@ -119,7 +119,7 @@ TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
 
 // The save is requested during training. The shard of one rank is not a complete file of weights; the folder is
 // complete.
-TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanksAndCanInitializeAModel) {
+TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanks_AndTheLastSaveCanInitializeAModel) {
   StartOrder order = Order("run", {"fsdp", 2}, 8);
   auto all = std::make_unique<Ranks>();
   all->logs.resize(2);
