@@ -120,7 +120,7 @@ def test_the_usage_names_every_verb(checkout):
 
 # The help of bench comes from Python programs, which need the wheels.
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "bench"])
-def test_every_verb_has_a_help_text(checkout, verb):
+def test_every_verb_except_bench_shows_its_help_before_anything_is_installed(checkout, verb):
     done = subprocess.run(["./dev", verb, "--help"], cwd=checkout, capture_output=True, text=True)
 
     assert done.returncode == 0

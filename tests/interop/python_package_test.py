@@ -145,7 +145,7 @@ def test_a_script_saves_on_request_and_a_new_process_finds_its_newest_checkpoint
     os.kill(one_host.get(job).pid_of(0), signal.SIGKILL)
     harness.wait_until(lambda: one_host.logs_of(job).count("first step") == 2, "the script runs again")
     last = int(one_host.logs_of(job).rpartition("first step ")[2].split()[0])
-    assert last > step or last == step + 1
+    assert last > step
     one_host.trainctl("cancel", job)
     assert one_host.wait_for_end(job).state_name == "CANCELLED"
 
