@@ -62,7 +62,7 @@ def simulated(kind, hosts, samples=None, limit=60):
 
 
 def make_rows():
-    rows = [Row(f"formation-{n}", f"last of {n:,} hosts attaches → every rank has received go, p99", "p99", "ms", bar,
+    rows = [Row(f"formation-{n}", f"last of {n:,} hosts connects → every rank has received go, p99", "p99", "ms", bar,
                 aim,
                 simulated("formation", n, samples, limit), duration_s)
             for n, bar, aim, samples, limit, duration_s in [

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """./dev bench launch compares torchrun with `trainctl launch` and `trainctl run`, which start private daemons.
 
-Both sides start the same scripts (peers/launched.py) with the same Python. The sides alternate, in the opposite order
-in every round, and a figure is the median of the rounds' ratios of seconds. The row `cpu` is the CPU time of everything
-but the script (trainctl, private coordinator, daemon and shims; torchrun) in percent of one core.
+In the rows `hello`, `restart` and `cpu`, both sides start the same script (peers/launched.py) with the same Python. The
+sides alternate, in the opposite order in every round, and a figure is the median of the rounds' ratios of seconds. The
+row `cpu` is the CPU time of everything but the script (trainctl, private coordinator, daemon and shims; torchrun) in
+percent of one core.
 """
 
 import dataclasses

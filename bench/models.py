@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""./dev bench models compares models, tokenizers and the loading of weights with the Python libraries and with dd.
+"""./dev bench models compares models, tokenizers, sampling and the loading of weights with the Python libraries and dd.
 
 In the rows of the tokenizers, the library first trains one tokenizer with the settings of GPT-2 and one with those of
 Llama-3. Both sides then encode the same 10 MB of text and code with one thread each, in alternating order, and must
