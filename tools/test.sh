@@ -76,10 +76,10 @@ The last line is 'N passed, N failed'. FILTER is part of a test's name.
   --fast     skip the tests that are marked slow or long; without --fast, long tests need --all or a FILTER
   --python   Python tests only
   --all      everything, which takes hours:
-             - every cell of the matrix of strategies (756) and of resumes (105), and a pairwise cover of the matrix of
-               divided models, instead of selections; prints the expected duration and writes
-               bench/results/matrix.md. With a FILTER that is part of a cell's name, such as fsdp_world4, only those
-               cells
+             - every cell of the matrix of strategies (3,024) and of resumes (210), and a pairwise cover of the matrix
+               of divided models, instead of selections; prints the expected duration and writes
+               bench/results/matrix.md. With a FILTER that is part of a cell's name, such as fsdp_gpt2_world4, only
+               those cells
              - every C++ program with vector code again as on a CPU with AVX2 but without AVX-512 (NAME.avx2), and as on
                one with neither (NAME.none); without --all, only a few of them
              - the whole fault matrix instead of 4 cells, more seeds of simulated clusters, and the tests that are
