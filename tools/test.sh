@@ -38,9 +38,9 @@ run_matrix() {
   local table="${PASSED%/*}/matrix.md"
   [[ -f $table ]] || printf '%s\n' '# Every strategy compared with one process' '' \
     'The largest relative differences of losses, gradient norms and final parameters over 100 steps in fp64.' \
-    'Written by `./dev test --all`. The name of a cell consists of the strategy, the number of ranks, the' \
-    'micro-batches per rank in a step, and other options. Cells of divided models are named by stages, data' \
-    'ranks, tensor ranks, schedule and strategy, and have 20 steps in fp32.' \
+    'Written by `./dev test --all`. The name of a cell consists of the strategy, the family of the model, the' \
+    'number of ranks, the micro-batches per rank in a step, and other options. Cells of divided models are' \
+    'named by stages, data ranks, tensor ranks, schedule and strategy, and have 20 steps in fp32.' \
     '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$table"
   TRAINYARD_PARITY_TABLE="$table" run_cells "$results" "$folder" "$filter" matrix_test || code=1
   if [[ $filter && matrix_test != *"$filter"* ]]; then
