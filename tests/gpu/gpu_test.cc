@@ -231,7 +231,7 @@ TEST_F(Gpu, NormAndAdamW_MatchTheCpu) {
 
 // The reference is LibTorch's kernels on the CPU.
 TEST_F(Gpu, CrossEntropyOfRows_MatchesTheCpu) {
-  ASSERT_EQ(cuda_->Use(0)->slow_loss_reason, "");
+  ASSERT_EQ(cuda_->Use(0)->slow_kernels_reason, "");
   constexpr int64_t kRows = 300, kColumns = 10'001, kPadded = 10'048;
   for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
     at::Tensor scores = at::arange(kRows * kPadded, at::kDouble).mul(0.7).sin().mul(9).view({kRows, kPadded}).to(type);

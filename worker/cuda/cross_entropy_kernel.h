@@ -6,40 +6,8 @@ namespace trainyard {
 inline constexpr int kCrossEntropyThreads = 1024;
 
 inline constexpr char kCrossEntropySource[] = R"cuda(
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef long long i64;
-
 // Minus infinity.
 #define NO_SCORE (-__int_as_float(0x7f800000))
-
-struct Float {
-  typedef float Element;
-  static __device__ float Load(float value) { return value; }
-  static __device__ float Store(float value) { return value; }
-};
-struct Bfloat16 {
-  typedef u16 Element;
-  static __device__ float Load(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
-  static __device__ u16 Store(float value) {  // rounds to nearest, ties to even
-    if (value != value) return 0x7fc0;
-    const u32 bits = __float_as_uint(value);
-    return static_cast<u16>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-  }
-};
-struct Half {
-  typedef u16 Element;
-  static __device__ float Load(u16 bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-  }
-  static __device__ u16 Store(float value) {
-    u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-  }
-};
 
 // The highest of some scores, and the sum of the exponentials of the differences from it.
 struct Sum {
@@ -72,68 +40,78 @@ static __device__ Sum AddThreads(Sum sum) {
   return AddLanes(lane < warps ? of_warps[lane] : Sum{NO_SCORE, 0});
 }
 
+// Adds the first `count` scores of a pack.
 template <typename Type>
-static __device__ void Run(typename Type::Element* scores, const i64* targets, float* losses, i64 columns, i64 stride,
-                           float factor, int writes_gradients) {
-  typedef typename Type::Element Element;
-  constexpr int kCount = 16 / sizeof(Element);
-  union Pack {
-    uint4 bytes;
-    Element elements[kCount];
-  };
+static __device__ void AddPack(const Pack<Type>& scores, int count, Sum& sum) {
+  float values[Pack<Type>::kCount];
+  float highest = sum.highest;
+#pragma unroll
+  for (int k = 0; k < Pack<Type>::kCount; ++k) {
+    values[k] = k < count ? scores[k] : NO_SCORE;
+    highest = fmaxf(highest, values[k]);
+  }
+  if (highest > sum.highest) {
+    // The total of no scores is 0, or NaN if one was NaN.
+    if (sum.highest != NO_SCORE) sum.total *= Type::Exp(sum.highest - highest);
+    sum.highest = highest;
+  }
+#pragma unroll
+  for (int k = 0; k < Pack<Type>::kCount; ++k) {
+    // fmaxf ignores NaN, so NaN must enter the total.
+    sum.total += highest == NO_SCORE ? (values[k] != values[k] ? values[k] : 0) : Type::Exp(values[k] - highest);
+  }
+}
+
+template <typename Type>
+static __device__ void RunCrossEntropy(typename Type::Element* scores, const i64* targets, float* losses, i64 columns,
+                                       i64 stride, float factor, int writes_gradients) {
+  constexpr int kCount = Pack<Type>::kCount;
   scores += blockIdx.x * stride;
   const i64 target = targets[blockIdx.x];
-  uint4* packs = reinterpret_cast<uint4*>(scores);
+  Pack<Type>* packs = reinterpret_cast<Pack<Type>*>(scores);
   // The loss of a target that is not a column is NaN.
   const float of_target = target < 0 ? 0 : target < columns ? Type::Load(scores[target]) : __int_as_float(0x7fc00000);
+  const int whole_packs = static_cast<int>(columns / kCount), all_packs = static_cast<int>(stride / kCount);
 
   Sum sum = {NO_SCORE, 0};
-  for (i64 i = threadIdx.x; i < stride / kCount; i += blockDim.x) {
-    Pack pack;
-    pack.bytes = packs[i];
-    float values[kCount];
-    float highest = NO_SCORE;
-    for (int k = 0; k < kCount; ++k) {
-      values[k] = i * kCount + k < columns ? Type::Load(pack.elements[k]) : NO_SCORE;
-      highest = fmaxf(highest, values[k]);
-    }
-    // fmaxf ignores NaN, so NaN must enter the total.
-    float total = 0;
-    for (int k = 0; k < kCount; ++k) {
-      total += highest == NO_SCORE ? (values[k] != values[k] ? values[k] : 0) : expf(values[k] - highest);
-    }
-    sum = Add(sum, {highest, total});
-  }
+  for (int i = threadIdx.x; i < whole_packs; i += blockDim.x) AddPack(packs[i], kCount, sum);
+  if (threadIdx.x == 0 && columns % kCount != 0) AddPack(packs[whole_packs], columns % kCount, sum);
   sum = AddThreads(sum);
   // The highest score is subtracted before the logarithm, because their sum would have fewer exact digits.
   const float log_total = logf(sum.total);
   if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0 : log_total - (of_target - sum.highest);
   if (!writes_gradients) return;
-  for (i64 i = threadIdx.x; i < stride / kCount; i += blockDim.x) {
-    Pack pack;
-    pack.bytes = packs[i];
+  const int target_pack = target < 0 || target >= columns ? -1 : static_cast<int>(target / kCount);
+  for (int i = threadIdx.x; i < all_packs; i += blockDim.x) {
+    Pack<Type> pack = packs[i];
+    const int count = target < 0 || i > whole_packs ? 0 : i == whole_packs ? columns % kCount : kCount;
+#pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const i64 column = i * kCount + k;
-      float gradient = 0;
-      if (column < columns && target >= 0) {
-        const float log_probability = Type::Load(pack.elements[k]) - sum.highest - log_total;
-        gradient = factor * (column == target ? expm1f(log_probability) : expf(log_probability));
-      }
-      pack.elements[k] = Type::Store(gradient);
+      const float probability = Type::Exp(pack[k] - sum.highest - log_total);
+      pack.elements[k] = Type::Store(k < count ? factor * probability : 0);
     }
-    packs[i] = pack.bytes;
+    packs[i] = pack;
+    // Only this thread writes this pack. 1 is subtracted exactly.
+    if (i == target_pack) scores[target] = Type::Store(factor * expm1f(of_target - sum.highest - log_total));
   }
 }
 
-#define KERNEL(name, Type)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(1024)                                                                \
-      name(Type::Element* scores, const i64* targets, float* losses, i64 columns, i64 stride, float factor,         \
-           int writes_gradients) {                                                                                  \
-    Run<Type>(scores, targets, losses, columns, stride, factor, writes_gradients);                                  \
+// The number of blocks that a multiprocessor of a data center's GPU can run at once.
+#if __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1100)
+#define BLOCKS 2
+#else
+#define BLOCKS 1
+#endif
+
+#define CROSS_ENTROPY(name, Type)                                                                            \
+  extern "C" __global__ void __launch_bounds__(1024, BLOCKS)                                                 \
+      name(Type::Element* scores, const i64* targets, float* losses, i64 columns, i64 stride, float factor,  \
+           int writes_gradients) {                                                                           \
+    RunCrossEntropy<Type>(scores, targets, losses, columns, stride, factor, writes_gradients);               \
   }
-KERNEL(cross_entropy_fp32, Float)
-KERNEL(cross_entropy_bf16, Bfloat16)
-KERNEL(cross_entropy_fp16, Half)
+CROSS_ENTROPY(cross_entropy_fp32, Float)
+CROSS_ENTROPY(cross_entropy_bf16, Bfloat16)
+CROSS_ENTROPY(cross_entropy_fp16, Half)
 )cuda";
 
 }  // namespace trainyard

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
-#include "worker/cuda/cross_entropy.h"
+#include "worker/cuda/kernels.h"
 #include "worker/cuda/nccl_communicator.h"
 
 namespace trainyard {
@@ -57,20 +57,19 @@ class Plugin final : public CudaPlugin {
     try {
       c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
       const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
-      return CudaDevice{
-          .index = index,
-          .name = properties.name,
-          .uuid = UuidOf(properties),
-          .major = properties.major,
-          .minor = properties.minor,
-          .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
-          .slow_loss_reason = std::string(LoadCrossEntropy(properties.major, properties.minor).message())};
+      return CudaDevice{.index = index,
+                        .name = properties.name,
+                        .uuid = UuidOf(properties),
+                        .major = properties.major,
+                        .minor = properties.minor,
+                        .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+                        .slow_kernels_reason = std::string(LoadKernels(properties.major, properties.minor).message())};
     } catch (const c10::Error& error) {
       return absl::InternalError(absl::StrCat("GPU ", index, " cannot be used: ", error.what_without_backtrace()));
     }
   }
 
-  absl::Status CompileKernels(int major, int minor) override { return CompileCrossEntropy(major, minor).status(); }
+  absl::Status CompileKernels(int major, int minor) override { return trainyard::CompileKernels(major, minor); }
 
   absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(const NcclOptions& options) override {
     RETURN_IF_ERROR(NumDevices().status());

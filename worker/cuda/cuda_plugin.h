@@ -26,8 +26,8 @@
 
 namespace trainyard {
 
-inline constexpr uint32_t kCudaInterface = 2;
-// 2021100: interface 2 with LibTorch 2.11.0.
+inline constexpr uint32_t kCudaInterface = 3;
+// 3021100: interface 3 with LibTorch 2.11.0.
 inline constexpr uint32_t kCudaPluginAbi =
     kCudaInterface * 1000000 + TORCH_VERSION_MAJOR * 10000 + TORCH_VERSION_MINOR * 100 + TORCH_VERSION_PATCH;
 
@@ -37,8 +37,8 @@ struct CudaDevice {
   std::string uuid = "";     // the same in every process that uses this device; unique across all devices
   int major = 0, minor = 0;  // compute capability
   int64_t memory_bytes = 0;
-  // Why LibTorch's slower kernels are used for the loss; empty if they are not.
-  std::string slow_loss_reason = "";
+  // Why LibTorch's slower kernels are used instead of ours; empty if they are not.
+  std::string slow_kernels_reason = "";
 };
 
 // Memory of this process as LibTorch's caching allocator counts it; peaks are since the process started.

@@ -224,9 +224,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   auto rank = std::make_unique<Rank>();
   rank->ledger = ledger;
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
-  const std::string& slow_loss_reason = rank->device.gpu.slow_loss_reason;
-  if (!slow_loss_reason.empty() && order.config.model.vocabulary >= kHeadLossVocabulary) {
-    log << "warning: LibTorch's kernels compute the loss, more slowly than ours: " << slow_loss_reason << std::endl;
+  if (const std::string& reason = rank->device.gpu.slow_kernels_reason; !reason.empty()) {
+    log << "warning: LibTorch's kernels compute losses, norms and sums, more slowly than ours: " << reason << std::endl;
   }
   RETURN_IF_ERROR(OpenData(order, rank->inputs, log));
   RestorePoint point;

@@ -3,8 +3,8 @@
 //
 // In a transformer block the result of the layers after a norm is added to x, so backward has two gradients of x: that
 // of the addition and that of the norm. Our kernel combines both in one pass, and passes the gradients of w and b to
-// the strategy's sink. Our kernel supports fp32 and bf16 on a CPU, computing in fp32; all other cases use LibTorch. The
-// result of a row does not depend on its position or on the number of threads.
+// the strategy's sink. Our kernels support fp32 and bf16 on a CPU, and what device_norm.h says on a GPU, computing in
+// fp32; all other cases use LibTorch. The result of a row does not depend on its position or on the number of threads.
 //
 // Thread-safe.
 #pragma once

@@ -10,6 +10,7 @@
 
 #include "worker/model/ops/few_rows.h"
 #include "worker/model/ops/products.h"
+#include "worker/model/ops/sum_rows.h"
 #include "worker/model/ops/tensor_linear.h"
 #include "worker/numerics/gemm.h"
 
@@ -105,9 +106,9 @@ at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight, bool 
 }
 
 at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int number) {
-  const at::Tensor matrix = rows.view({-1, rows.size(-1)});
+  const at::Tensor matrix = WithFewerRows(rows.view({-1, rows.size(-1)}));
   GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
-  if (!place.tensor.defined()) return matrix.sum(0);
+  if (!place.tensor.defined()) return matrix.sum(0, /*keepdim=*/false, rows.scalar_type());
   if (place.overwrites) {
     at::sum_out(place.tensor, matrix, {0}, /*keepdim=*/false, place.tensor.scalar_type());
   } else {
