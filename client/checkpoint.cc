@@ -198,6 +198,10 @@ absl::StatusOr<std::vector<RunEntry>> EntriesToRemove(const CheckpointOptions& o
         absl::StrCat(chosen.entries[0].path, " is not a step folder of a run folder; rm removes only step folders"));
   }
   const bool named = AbsolutePath(options.folder, WorkingDirectory()) != chosen.run_folder;
+  if (named && options.partials) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--partials: ", options.folder, " is a step folder, not a run folder"));
+  }
   if (!named && options.steps.empty() && !options.partials) {
     return absl::InvalidArgumentError(absl::StrCat(
         chosen.run_folder,

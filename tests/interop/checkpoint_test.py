@@ -158,6 +158,13 @@ def test_rm_with_partials_removes_leftovers_of_crashes(run_folder):
     assert [line["kind"] for line in objects("ls", run_folder)] == ["checkpoint"] * 3
 
 
+def test_rm_with_partials_refuses_a_single_checkpoint(run_folder):
+    done = checkpoint("rm", run_folder / "step-00000100", "--partials", "--yes", expect=2)
+
+    assert "not a run folder" in done.stderr
+    assert steps(run_folder) == [300, 200, 100]
+
+
 def test_verify_shows_its_progress_on_a_terminal(run_folder):
     leader, follower = pty.openpty()
     done = subprocess.run([harness.BIN / "trainctl", "checkpoint", "verify", run_folder], stderr=follower,
