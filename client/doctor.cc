@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -92,7 +93,11 @@ class Doctor {
     v1::ListHostsResponse chosen;
     std::vector<std::string> names;
     for (const v1::HostStatus& host : all.hosts()) names.push_back(host.name());
+    std::set<std::string> seen;
     for (const std::string& name : options_.hosts) {
+      if (!seen.insert(name).second) {
+        return absl::InvalidArgumentError(absl::StrCat("--hosts names '", name, "' twice"));
+      }
       auto it = std::find(names.begin(), names.end(), name);
       if (it == names.end()) {
         std::string nearest = NearestName(name, names);

@@ -74,6 +74,7 @@ def test_doctor_checks_only_the_requested_hosts(hosts):
     assert [probe["hosts"] for probe in doctor(hosts, "--hosts", "h3,h1")["probes"]] == [["h3", "h1"]]
     refused = hosts.trainctl("doctor", "--hosts", "h1,h9", expect=2)
     assert "h9" in refused.stderr
+    assert "--hosts names 'h1' twice" in hosts.trainctl("doctor", "--hosts", "h1,h1", expect=2).stderr
 
 
 def test_doctor_text_names_every_host(hosts):
