@@ -110,9 +110,11 @@ void WarnAboutVariables(const HostFacts& facts, std::vector<std::string>* warnin
     const std::string* value = FindVariable(facts, name);
     // NCCL's value is a list of prefixes; a leading ^ excludes them, and a leading = makes them whole names.
     if (value == nullptr || value->empty() || (*value)[0] == '^') continue;
-    for (absl::string_view part : absl::StrSplit(absl::string_view(*value).substr((*value)[0] == '='), ',')) {
+    const bool is_exact = (*value)[0] == '=';
+    for (absl::string_view part : absl::StrSplit(absl::string_view(*value).substr(is_exact), ',')) {
+      const absl::string_view name_or_prefix = part.substr(0, part.find(':'));
       const bool is_found = std::any_of(facts.interfaces.begin(), facts.interfaces.end(), [&](const auto& interface) {
-        return absl::StartsWith(interface.name, part.substr(0, part.find(':')));
+        return is_exact ? interface.name == name_or_prefix : absl::StartsWith(interface.name, name_or_prefix);
       });
       if (is_found) continue;
       warnings->push_back(absl::StrCat(name, " names the interface '", part,

@@ -85,6 +85,17 @@ TEST(Warnings, NameLimitsThatAreTooLow) {
                           HasSubstr("a cgroup limits this process to 1.5 of its 8 cores")));
 }
 
+TEST(Warnings, CompareInterfacesOfNcclByPrefix_UnlessTheListBeginsWithAnEqualsSign) {
+  HostFacts facts = GoodHost();
+
+  facts.variables = {{"NCCL_SOCKET_IFNAME", "eth"}};
+  EXPECT_THAT(WarningsOf(facts), IsEmpty());
+  facts.variables = {{"NCCL_SOCKET_IFNAME", "=eth0:7000"}};
+  EXPECT_THAT(WarningsOf(facts), IsEmpty());
+  facts.variables = {{"NCCL_SOCKET_IFNAME", "=eth"}};
+  EXPECT_THAT(WarningsOf(facts), ElementsAre(HasSubstr("names the interface 'eth'")));
+}
+
 TEST(Warnings, NamePartsThatDoNotAnswerAndSettingsThatDoNotFit) {
   HostFacts facts = GoodHost();
   facts.trainer = {{"error", "it did not end"}};
