@@ -242,6 +242,11 @@ bool StreamChoice::Has(uint32_t local_rank, bool is_stderr) const {
   return (streams & (is_stderr ? 2u : 1u)) != 0;
 }
 
+bool StreamChoice::any() const {
+  const auto has_streams = [](const auto& choice) { return choice.second != 0; };
+  return all_ != 0 || std::any_of(by_rank_.begin(), by_rank_.end(), has_streams);
+}
+
 uint32_t CountVisibleGpus(absl::string_view visible) {
   uint32_t count = 0;
   for (absl::string_view name : absl::StrSplit(visible, ',', absl::SkipEmpty())) {

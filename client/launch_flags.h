@@ -53,7 +53,7 @@ class StreamChoice {
   // "3", or "0:1,1:2". Possible errors: InvalidArgument: `text` has neither form.
   static absl::StatusOr<StreamChoice> Parse(const std::string& text);
   bool Has(uint32_t local_rank, bool is_stderr) const;
-  bool any() const { return all_ != 0 || !by_rank_.empty(); }
+  bool any() const;
 
  private:
   uint32_t all_ = 0;

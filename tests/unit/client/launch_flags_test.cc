@@ -115,6 +115,8 @@ TEST(LaunchFlags, RefuseTheChoiceOfOutputWithJson) {
   facts.json = true;
   EXPECT_THAT(Refusal({.log_dir = "logs", .program = {kScript}}, facts), HasSubstr("have no effect with --json"));
   EXPECT_THAT(Refusal({.tee = "3", .program = {kScript}}, facts), HasSubstr("have no effect with --json"));
+  EXPECT_THAT(Refusal({.tee = "0:0,1:2", .program = {kScript}}, facts), HasSubstr("have no effect with --json"));
+  EXPECT_EQ(Refusal({.redirects = "0:0", .tee = "0", .program = {kScript}}, facts), "");
   EXPECT_EQ(Refusal({.program = {kScript}}, facts), "");
 }
 
