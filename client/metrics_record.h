@@ -39,8 +39,6 @@ struct MetricsRecord {
   absl::optional<absl::Time> time = absl::nullopt;  // of an event; for a line of a file, MetricsSource computes it
   std::string line = {};                            // JSON, without a line feed
 
-  // The order of records in a run: an evaluation follows its step.
-  uint64_t order() const { return 2 * step + (is_eval ? 1 : 0); }
   // The value with this name; not a number if there is none.
   double ValueOf(absl::string_view name) const;
   bool Has(absl::string_view name) const;
