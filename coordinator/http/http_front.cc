@@ -228,7 +228,7 @@ void HttpFront::Watch(const HttpRequest& request, const std::string& topic,
   }
   const bool begun =
       exchange->Begin({.code = 200, .type = kEventStreamType, .headers = kEventStreamHeaders}, kEventHeartbeat);
-  options_.count("page_watch", begun ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
+  options_.count("page_watch", begun ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable);
   if (!begun) return;
   exchange->Write(kFirstEvent);
   if (request.method == "GET") feed_.Subscribe(topic, exchange);
