@@ -78,6 +78,7 @@ export async function jobView(show, id, rank) {
 
   let job = null;
   let events = [];
+  let newest = 0;  // the greatest sequence number in `events`
   let curve = new Curve();
 
   const drawJob = oncePerFrame(() => {
@@ -99,7 +100,7 @@ export async function jobView(show, id, rank) {
     const parts = generationsOf(events, until);
     drawTimeline(timeline, timelineLegend, parts);
     generations.update(parts.slice().reverse(), (entry) => entry.generation);
-    eventList.update(events.slice(-EVENTS_SHOWN).reverse(), (event) => event.sequence);
+    eventList.update(events.slice(-EVENTS_SHOWN).reverse(), (event) => event.sequence || `at ${event.time_unix_ms}`);
   });
   const drawLosses = oncePerFrame(() => drawCurve(curveSvg, curve));
   const setJob = (next) => {
@@ -109,7 +110,10 @@ export async function jobView(show, id, rank) {
   };
   const addEvent = (event) => {
     if (event.step || event.eval) return curve.add(event) && drawLosses();
-    if (Number(event.sequence || 0) <= Number(events.at(-1)?.sequence || 0)) return;
+    // Notices that the store accepts no writes, or accepts them again, are not stored and have no sequence number.
+    const sequence = Number(event.sequence || 0);
+    if (sequence ? sequence <= newest : !event.notice) return;
+    newest = Math.max(newest, sequence);
     events.push(event);
     if (events.length > EVENTS_KEPT) events.shift();
     drawEvents();
@@ -120,10 +124,11 @@ export async function jobView(show, id, rank) {
     const list = await read(`jobs/${id}/events`);
     const steps = await read(`jobs/${id}/steps`);
     [events, curve] = [list.events || [], new Curve()];
+    newest = Number(events.at(-1)?.sequence || 0);
     for (const event of steps.events || []) curve.add(event);
     setJob(await read(`jobs/${id}`));
     drawLosses();
-    return `${events.at(-1)?.sequence || 0}.${curve.lastStep}.${curve.lastEvaluation}`;
+    return `${newest}.${curve.lastStep}.${curve.lastEvaluation}`;
   };
 
   window.addEventListener("resize", drawLosses);
