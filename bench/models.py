@@ -97,7 +97,7 @@ def tokenizer_measures(folder):
 def main():
     args, rows = run.parse_arguments("./dev bench models", __doc__, [make_row("gpt2"), make_row("llama3"),
                                                                     *model_rows.make_rows(), *sampling.make_rows()])
-    facts = run.machine()
+    facts = run.machine_for_figures()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
             measures = {**model_rows.make_measures(folder), **sampling.make_measures(folder)}
