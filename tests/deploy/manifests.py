@@ -15,8 +15,8 @@ DEPLOY = harness.ROOT / "deploy"
 KUBECTL = harness.ROOT / ".deps" / "python" / "bin" / "kubectl"
 OVERLAYS = ("cpu", "gpu")
 VERSION = re.search(r"project\(trainyard VERSION ([\d.]+)", (harness.ROOT / "CMakeLists.txt").read_text())[1]
-# The newest version, and the oldest version that has all fields that the manifests use.
-KUBERNETES_VERSIONS = ("1.37", "1.31")
+# The newest version, and the oldest version that the chart accepts (kubeVersion in Chart.yaml).
+KUBERNETES_VERSIONS = ("1.37", "1.27")
 
 
 def validate(item, versions=KUBERNETES_VERSIONS):
