@@ -197,8 +197,7 @@ absl::Status PrivateCluster::Detach() {
   if (fd < 0) return absl::FailedPreconditionError("the private daemons are being stopped already");
   watcher_.reset();
   absl::Cleanup close_fd = [fd] { close(fd); };
-  // A write to the closed terminal must not kill this process before it has detached the daemons.
-  signal(SIGPIPE, SIG_IGN);
+  // main.cc ignores SIGPIPE, as ReleaseLifeline requires.
   if (!trainyard::ReleaseLifeline(fd)) return ErrnoStatus(errno, "cannot detach the private daemons");
   stopped_ = true;
   return absl::OkStatus();
