@@ -36,7 +36,7 @@ nlohmann::ordered_json Gpt2Config(const ModelSizes& sizes, absl::string_view dty
 }
 
 ModelSizes ReadGpt2Config(ConfigReader& reader) {
-  constexpr double kLibraryDropout = 0.1;  // if the key is missing
+  constexpr double kLibraryDropout = 0.1;  // if a key is missing
   reader.CheckOptional("activation_function", "gelu_new");
   reader.CheckOptional("layer_norm_epsilon", kEpsilon);
   reader.CheckOptional("scale_attn_weights", true);
@@ -49,6 +49,11 @@ ModelSizes ReadGpt2Config(ConfigReader& reader) {
                    .context = reader.ReadSize("n_positions"),
                    .vocabulary = reader.ReadSize("vocab_size"),
                    .dropout = reader.ReadProbability("resid_pdrop", kLibraryDropout)};
+  for (const char* key : {"embd_pdrop", "attn_pdrop"}) {
+    if (reader.ReadProbability(key, kLibraryDropout) != sizes.dropout) {
+      reader.AddProblem(key, absl::StrCat(sizes.dropout, ", the value of resid_pdrop"));
+    }
+  }
   reader.CheckOptional("n_inner", 4 * sizes.width);
   if (sizes.width % sizes.heads != 0) {
     reader.AddProblem(absl::StrCat("n_head ", sizes.heads, " does not divide n_embd ", sizes.width));

@@ -40,8 +40,10 @@ TEST(HuggingFaceConfig, NamesTheTypeAsTorchDoes) {
 
 TEST(HuggingFaceConfig, MissingDropoutIsTheDefaultOfTheLibrary) {
   nlohmann::json config = nlohmann::json::parse(HuggingFaceConfig(kSizes, "F32"));
-  config.erase("resid_pdrop");
-  EXPECT_EQ(ParseHuggingFaceConfig(config.dump(), "config.json")->dropout, 0.1);
+  for (const char* key : {"embd_pdrop", "attn_pdrop", "resid_pdrop"}) config.erase(key);
+  auto sizes = ParseHuggingFaceConfig(config.dump(), "config.json");
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  EXPECT_EQ(sizes->dropout, 0.1);
 }
 
 TEST(HuggingFaceConfig, EverySettingThatCannotBeTrainedIsRefused) {
@@ -54,6 +56,8 @@ TEST(HuggingFaceConfig, EverySettingThatCannotBeTrainedIsRefused) {
   EXPECT_THAT(Refusal("n_layer", "two"), HasSubstr("n_layer: expected a positive whole number, found \"two\""));
   EXPECT_THAT(Refusal("n_head", 3), HasSubstr("n_head 3 does not divide n_embd 4"));
   EXPECT_THAT(Refusal("resid_pdrop", 1), HasSubstr("resid_pdrop"));
+  EXPECT_THAT(Refusal("embd_pdrop", 0), HasSubstr("embd_pdrop: expected 0.25, the value of resid_pdrop, found 0"));
+  EXPECT_THAT(Refusal("attn_pdrop", nullptr), HasSubstr("attn_pdrop: expected 0.25, the value of resid_pdrop"));
   EXPECT_THAT(std::string(ParseHuggingFaceConfig("[1", "x").status().message()), HasSubstr("x is not a JSON object"));
 }
 
