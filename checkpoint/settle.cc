@@ -90,7 +90,13 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
       RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
       messages.push_back(absl::StrCat(name, " was complete and ", replaces ? "replaces " : "becomes ", path,
                                       replaces ? ", which was damaged" : ""));
-      return replaces ? RemovePartial(partial, file_system) : absl::OkStatus();
+      // After the exchange, the damaged checkpoint has the name of the partial.
+      const absl::Status removed = replaces ? RemovePartial(partial, file_system) : absl::OkStatus();
+      if (!removed.ok()) {
+        messages.push_back(
+            absl::StrCat("the damaged checkpoint that ", name, " replaces cannot be removed: ", removed.message()));
+      }
+      return absl::OkStatus();
     }
     reason = "is of a step that has a checkpoint already";
   }

@@ -46,8 +46,7 @@ std::string WhyNotValid(const Manifest& manifest, const std::string& manifest_ha
 // partials and the temporary files of processes that no longer run. Returns a sentence for each partial that becomes a
 // checkpoint, is removed or cannot be removed. Removing is best effort, because a rank of an earlier generation may
 // still write.
-// Fails if the folder cannot be synced or listed, if a valid partial cannot be synced or renamed, or if the damaged
-// checkpoint that it replaces cannot be removed.
+// Fails if the folder cannot be synced or listed, or if a valid partial cannot be synced or renamed.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system);
 

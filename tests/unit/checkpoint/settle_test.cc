@@ -18,6 +18,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
+class DiskThatKeepsFolders final : public ForwardingDisk {
+ public:
+  absl::Status RemoveAll(const std::string&) override { return absl::AlreadyExistsError("it is not empty"); }
+};
+
 class SettleTest : public ::testing::Test {
  protected:
   // Writes a complete partial, as a save of that generation leaves it before the grant. Returns its manifest's hash.
@@ -181,10 +186,7 @@ TEST_F(SettleTest, TemporaryFilesOfEndedProcesses_AreRemoved) {
 
 // A partial that cannot be removed does not prevent the start: it is reported, and removed by a later sweep.
 TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
-  class DiskThatKeepsFolders final : public ForwardingDisk {
-   public:
-    absl::Status RemoveAll(const std::string&) override { return absl::AlreadyExistsError("it is not empty"); }
-  } disk;
+  DiskThatKeepsFolders disk;
   ASSERT_TRUE(MakeFolders(PartialPathOf(300, 3)).ok());
 
   auto messages = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, disk);
@@ -195,6 +197,20 @@ TEST_F(SettleTest, PartialThatCannotBeRemoved_IsReported) {
   EXPECT_THAT(Names(), ElementsAre(HasSubstr("step-00000300.g3.swept-")));
   EXPECT_EQ(SweepPartials(folder_.path(), 3, FileSystem::Real()).size(), 1u);
   EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SettleTest, ReplacedCheckpointThatCannotBeRemoved_IsReported) {
+  Checkpoint(100);
+  Partial(100, 3);
+  std::filesystem::remove(folder_ / "step-00000100/manifest.json");
+  DiskThatKeepsFolders disk;
+
+  auto messages = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, disk);
+
+  ASSERT_TRUE(messages.ok()) << messages.status();
+  EXPECT_THAT(*messages, ElementsAre(HasSubstr("which was damaged"), HasSubstr("cannot be removed: it is not empty")));
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", HasSubstr("step-00000100.g3.swept-")));
+  EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
 }
 
 TEST_F(SettleTest, Sweep_RemovesNoPartialOfItsOwnGeneration) {
