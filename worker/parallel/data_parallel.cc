@@ -36,7 +36,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
         unit_runner_(std::move(runner)),
         parts_(std::make_unique<ParallelParts>(model, communicators_, options_, update, precision_,
                                                TrainedInReadyOrder(model))),
-        state_(model, parts_->groups, parts_->groups_are_units, communicators_, parts_->updater, errors_) {
+        state_(model, parts_->groups, plans_passes(), communicators_, parts_->updater, errors_) {
     if (precision_.output != precision_.param) model.set_output_type(precision_.output);
     if (precision_.scaled) state_.set_loss_scale(InitialLossScale(loss_scaling_));
   }

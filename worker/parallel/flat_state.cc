@@ -67,12 +67,15 @@ std::vector<StateEntry> FlatState::Entries() const {
 
 std::vector<std::vector<std::string>> FlatState::BucketOrder() const {
   std::vector<std::vector<std::string>> order;
+  int num_units = 0;
   for (const auto& group : groups_) {
     if (!group->trained()) continue;
+    if (group->unit() >= 0) ++num_units;
     order.emplace_back();
     for (int i : group->layout().order) order.back().push_back(NameOf(*group, i));
   }
-  if (groups_are_units_) std::reverse(order.begin(), order.end());
+  // Groups that belong to no unit follow the units in `groups_`, and are reduced after them.
+  if (reduces_last_unit_first_) std::reverse(order.begin(), order.begin() + num_units);
   return order;
 }
 

@@ -23,12 +23,13 @@ struct ParameterHash {
 
 class FlatState final : public ParallelState {
  public:
-  // Owns nothing. `groups_are_units`: otherwise they are buckets. `errors`: those of the strategy.
-  FlatState(const Model& model, const FlatGroups& groups, bool groups_are_units, const MeshCommunicators& communicators,
-            Updater& updater, FirstError& errors)
+  // Owns nothing. `reduces_last_unit_first`: the passes reduce the groups of units from the last to the first;
+  // otherwise, groups are reduced in their order. `errors`: those of the strategy.
+  FlatState(const Model& model, const FlatGroups& groups, bool reduces_last_unit_first,
+            const MeshCommunicators& communicators, Updater& updater, FirstError& errors)
       : model_(model),
         groups_(groups),
-        groups_are_units_(groups_are_units),
+        reduces_last_unit_first_(reduces_last_unit_first),
         communicators_(communicators),
         updater_(updater),
         errors_(errors) {}
@@ -86,7 +87,7 @@ class FlatState final : public ParallelState {
 
   const Model& model_;
   const FlatGroups& groups_;
-  const bool groups_are_units_;
+  const bool reduces_last_unit_first_;
   const MeshCommunicators communicators_;
   Updater& updater_;
   FirstError& errors_;

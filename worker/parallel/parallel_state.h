@@ -90,8 +90,7 @@ class ParallelState {
   virtual LossScale loss_scale() const = 0;
   virtual void set_loss_scale(const LossScale& scale) = 0;
 
-  // Names of the parameters of each trained group: buckets in the order of their reductions; units from the last to the
-  // first, after the groups that belong to no unit.
+  // Names of the parameters of each trained group, in the order in which the last round of a step reduces the groups.
   virtual std::vector<std::vector<std::string>> BucketOrder() const = 0;
 
   // Collective. Returns the hash of each parameter of this rank's part, in the model's order, on every rank.

@@ -15,6 +15,8 @@
 namespace trainyard {
 namespace {
 
+using testing::Contains;
+using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -103,6 +105,16 @@ TEST_F(DdpTest, BucketsAreReducedInOrderOncePerStep) {
       EXPECT_EQ(output->num_reductions, communicator_.reduced.size());
     }
   }
+}
+
+TEST_F(DdpTest, BucketOrderOfUnits_IsThatOfBackward_AndSmallParametersAreLast) {
+  auto strategy = *Parallelize(*model_, *Mesh::Create({.dp_shard = 2}, 2),
+                               {&communicator_, &communicator_, &communicator_, single_.get()},
+                               {.data = {.strategy = Strategy::kFsdp, .persist_elements = 100}});
+
+  EXPECT_THAT(strategy->state().BucketOrder(),
+              ElementsAre(Contains("h.1.attn.c_attn.weight"), Contains("h.0.attn.c_attn.weight"),
+                          Contains("wte.weight"), Contains("ln_f.weight")));
 }
 
 TEST_F(DdpTest, ARankWithoutWorkReducesTheSameBuckets) {
