@@ -118,17 +118,17 @@ class NcclCommunicator final : public C10dCommunicator {
     RETURN_IF_ERROR(barrier->Wait());
     const absl::Duration longest_wait = std::min(limit, options_.timeout);
     const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(longest_wait);
-    absl::MutexLock lock(&mu_);
-    while (log_.error().ok()) {
-      RemoveEnded();
-      if (pending_.empty()) return absl::OkStatus();
-      if (Clock::now() >= deadline) {
-        return absl::DeadlineExceededError(absl::StrCat("not all of ", options_.world_size, " ranks arrived within ",
-                                                        absl::FormatDuration(longest_wait)));
+    {
+      absl::MutexLock lock(&mu_);
+      while (log_.error().ok()) {
+        RemoveEnded();
+        if (pending_.empty()) return absl::OkStatus();
+        if (Clock::now() >= deadline) break;
+        changed_.WaitFor(&mu_, kBarrierPollInterval);
       }
-      changed_.WaitFor(&mu_, kBarrierPollInterval);
     }
-    return log_.error();
+    return Break(absl::DeadlineExceededError(absl::StrCat("not all of ", options_.world_size, " ranks arrived within ",
+                                                          absl::FormatDuration(longest_wait))));
   }
 
   at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override {
