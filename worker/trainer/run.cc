@@ -49,8 +49,13 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   if (order.rank == 0) {
     trainer.saver().MaintainAtEnd(kConfirmWait);
     options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
-                << result->loss << (result->unsaved.empty() ? "" : "; no checkpoint holds this step: ")
-                << result->unsaved << std::endl;
+                << result->loss;
+    if (!result->unsaved.empty()) {
+      options.log << "; no checkpoint holds this step: " << result->unsaved;
+    } else if (result->lacks_save) {
+      options.log << "; no checkpoint holds this step yet";
+    }
+    options.log << std::endl;
   }
   return absl::OkStatus();
 }

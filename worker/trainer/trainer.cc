@@ -142,6 +142,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
                      .stopped = step_ < config_.steps && ended_early.empty(),
                      .loss = last_loss_,
                      .unsaved = std::move(why_unsaved_),
+                     .lacks_save = unsaved_,
                      .ended_early = std::move(ended_early)};
 }
 

@@ -34,6 +34,7 @@ struct TrainResult {
   double loss = 0;       // of that step; 0 if none was made
   // Rank 0: why no checkpoint holds the job's last step. Empty: one does, or the last step was not made.
   std::string unsaved;
+  bool lacks_save = false;  // rank 0: the save before leaving has failed, or its checkpoint has no name yet
   std::string ended_early;  // why training ended before the job's last step, a sentence; empty if it did not
 };
 

@@ -422,6 +422,7 @@ TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNee
   EXPECT_EQ(failed[0].stop_request, 1u) << "the ranks continued after this failure";
   EXPECT_LE(failed[0].step, 6u);
   EXPECT_EQ(failed[1].stop_request, 0u) << "the ranks ended after this failure";
+  EXPECT_THAT(logs[0].str(), HasSubstr("; no checkpoint holds this step yet"));
   for (const FakeLink& link : links) {
     ASSERT_THAT(link.FactsOf<FinishedFact>(), SizeIs(1));
     EXPECT_TRUE(link.FactsOf<FinishedFact>()[0].stopped);
