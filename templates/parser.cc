@@ -336,7 +336,7 @@ class Parser {
     statement.kind = StatementKind::kGeneration;
     if (place_.in_capture) {
       return tokens_.Fail(
-          "{% generation %} inside a macro, or inside a block whose text is not written at once, is not supported: "
+          "{% generation %} inside a macro, {% generation %}, {% filter %} or {% set %} block is not supported: "
           "transformers marks wrong positions there");
     }
     has_generation_ = true;

@@ -100,6 +100,8 @@ TEST(RenderTest, WhatIsNotSupportedIsRefusedByNameAndLineBeforeAnythingIsRendere
   EXPECT_THAT(ErrorOf("{{ x.format(1) }}"), HasSubstr("the method 'format' is not supported"));
   EXPECT_THAT(ErrorOf("{{ f(*x) }}"), HasSubstr("(* and **) are not supported"));
   EXPECT_THAT(ErrorOf("{% for x in y recursive %}{% endfor %}"), HasSubstr("recursive loops"));
+  EXPECT_THAT(ErrorOf("{% generation %}{% generation %}{% endgeneration %}{% endgeneration %}"),
+              HasSubstr("{% generation %} inside a macro, {% generation %}, {% filter %} or {% set %} block"));
   EXPECT_THAT(ErrorOf("{{ (x | safe) + 'b' }}"), HasSubstr("the filter 'safe'"));
 }
 
