@@ -14,9 +14,9 @@
 namespace trainyard::templates {
 namespace {
 
-constexpr std::array<absl::string_view, 27> kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+constexpr std::array<absl::string_view, 26> kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
                                                           "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
-                                                          ">",  "<",  "=",  ".",  ":",  "|",  ",", ";", "!"};
+                                                          ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
 
 bool IsNameStart(char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool IsDigit(char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); }
@@ -188,7 +188,7 @@ class Lexer {
       return absl::OkStatus();
     }
     for (const absl::string_view name : kOperators) {
-      if (!Sees(name) || name == "!") continue;
+      if (!Sees(name)) continue;
       if (name == "(" || name == "[" || name == "{") open.push_back(name == "(" ? ')' : name == "[" ? ']' : '}');
       if (name == ")" || name == "]" || name == "}") {
         if (open.empty() || open.back() != name[0]) return Fail(absl::StrCat("'", name, "' closes nothing"));
