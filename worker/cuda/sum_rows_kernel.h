@@ -6,7 +6,7 @@ namespace trainyard {
 inline constexpr int kSumRowsThreads = 256;
 
 inline constexpr char kSumRowsSource[] = R"cuda(
-// Each block has a row of `sums` and a few of its columns. It adds every gridDim.y-th group of 8 rows, one row per warp.
+// Each block has a row of `sums` and a few of its columns. It adds every gridDim.y-th group of 8 rows, a row per warp.
 template <typename Type>
 static __device__ void RunSumRows(const void* matrix, float* sums, i64 rows, int columns) {
   constexpr int kCount = Pack<Type>::kCount, kWidth = 32 * kCount;

@@ -6,8 +6,9 @@
 
 namespace trainyard {
 
-// Returns a matrix in fp32 with fewer rows and, but for rounding, the same sum of rows, computed by a kernel of the GPU's
-// plugin (worker/cuda/sum_rows.h); or `rows` itself if there is no kernel for it, or if it has few rows. Thread-safe.
+// Returns a matrix in fp32 with fewer rows and, but for rounding, the same sum of rows, computed by a kernel of the
+// GPU's plugin (worker/cuda/sum_rows.h); or `rows` itself if there is no kernel for it, or if it has few rows.
+// Thread-safe.
 at::Tensor WithFewerRows(const at::Tensor& rows);
 
 }  // namespace trainyard
