@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import re
 
 import tokens
 
@@ -41,12 +40,6 @@ def post(cluster, method, body, token=None, **headers):
     connection.request("POST", f"/api/v1/JobService/{method}", text, headers_for(cluster, token, extra))
     response = connection.getresponse()
     return Answer(response.status, response.headers, response.read().decode())
-
-
-def metric(cluster, name):
-    """The value of a metric of the coordinator; 0 if it is not listed. `name` includes the labels."""
-    found = re.search(rf"^{re.escape(name)} (\S+)$", get(cluster, "/metrics", token="").body, re.MULTILINE)
-    return float(found[1]) if found else 0.0
 
 
 def lines(cluster, method, body):
