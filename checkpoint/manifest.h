@@ -62,7 +62,9 @@ struct ManifestData {
   uint64_t epoch = 0;
   uint64_t num_files = 0;
   uint64_t num_bytes = 0;
-  std::string files_hash;
+  std::string files_hash;  // of the paths and sizes
+  // Of all bytes, and of the rules that make samples of them if there are any (Corpus::SetRules). Empty: the checkpoint
+  // was written without data (an import).
   std::string content_hash;
   // The files in the order in which they are read; empty if there are more than kDataFilesListed.
   std::vector<ManifestDataFile> list = {};
@@ -108,8 +110,9 @@ struct Manifest {
   } loss_scale;
   ManifestData data;
   std::optional<ManifestEvaluation> evaluation;  // none: the run does not evaluate
-  std::string strategy;                          // a name of parallel.data
+  std::string strategy;                          // the value of parallel.data
   uint64_t world_size = 0;
+  // Names of the parameters of each bucket, in the order of the reductions; of each unit if parameters are sharded.
   std::vector<std::vector<std::string>> bucket_order;
   // The first tensors with a value that is infinite or not a number, as "parameter 'wte.weight'". Such a checkpoint is
   // stored for the user to inspect; no run resumes from it automatically.

@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(const std::string& fo
   const std::string path = JoinPath(folder, listed.name);
   ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
   std::unique_ptr<ShardFile> file(new ShardFile(fd, path, listed));
-  // The file that was opened may differ from the one that was checked, if another process changes the folder meanwhile.
+  // The caller has compared the lengths before (QuickVerifyFiles), but another process may have changed the folder
+  // since then.
   struct stat st;
   if (fstat(fd, &st) != 0 || static_cast<uint64_t>(st.st_size) != listed.bytes) {
     return absl::DataLossError(absl::StrCat(path, " has changed while it was being read"));

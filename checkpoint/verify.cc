@@ -78,7 +78,7 @@ class FileCheck {
   std::vector<CheckpointProblem> CheckBytes(const std::function<void(uint64_t)>& on_bytes) {
     const absl::StatusOr<int> opened = OpenRegularFile(path_, O_RDONLY);
     if (!opened.ok()) {
-      // A missing file, or something that is not a file, is reported by CheckLength.
+      // CheckLength, which VerifyFiles also calls, reports a missing file and something that is not a file.
       const bool reported = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
       if (!reported) Add("", "a readable file", std::string(opened.status().message()));
       return std::move(problems_);

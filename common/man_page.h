@@ -26,7 +26,8 @@ struct NamedText {
   std::string text;
 };
 
-// The page of a program and one of each of its verbs, however deep, with references to each other.
+// The page of a program and one page for each verb, including verbs of verbs. Each page refers to the pages of its own
+// verbs and to the page that lists it.
 std::vector<NamedText> ManPagesOf(const CLI::App& app, const ManPageOptions& options);
 
 }  // namespace trainyard

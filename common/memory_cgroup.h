@@ -15,7 +15,7 @@ namespace trainyard {
 // `proc`.
 std::string MemoryCgroupOf(absl::string_view process, const std::string& proc = "/proc");
 
-// The limit in bytes. 0 if there is none.
+// The limit of the cgroup itself, in bytes; its ancestors may have lower limits. 0 if it has none.
 uint64_t MemoryLimitOf(const std::string& cgroup);
 
 // The bytes that may still be allocated within the limits of `cgroup` and its ancestors. Inactive file pages count as

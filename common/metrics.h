@@ -1,6 +1,6 @@
-// The /metrics endpoint of a daemon and the table of the daemon's metrics. The endpoint adds metrics of the process.
-// The metric families are made from one table of MetricSpec per daemon, and docs/metrics.md is tested against it, so
-// that code and documentation cannot differ.
+// The Prometheus metrics of a daemon. Each daemon has a table of MetricSpec from which it makes its metric families;
+// docs/metrics.md is tested against the tables, so that code and documentation cannot differ. MetricsEndpoint serves
+// the families, and adds metrics of the process.
 //
 //   constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge, "Hosts by reachability.", "state"};
 //   auto& hosts = GaugeFamily(*registry, kHosts);

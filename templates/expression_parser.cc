@@ -15,7 +15,8 @@ namespace {
 // Each level of brackets uses about a dozen frames of the stack.
 constexpr int kExpressionDepthMax = 32;
 constexpr size_t kTokenShown = 40;
-// Limits chains of operators or subscripts without brackets, because a chain becomes a tree as deep as it is long.
+// Limits chains such as `a + b + c`, `a | b | c` and `a.b.c`: they need no nested brackets, so kExpressionDepthMax does
+// not limit them, but a chain becomes a tree as deep as the chain is long.
 constexpr int kChainMax = 100;
 
 std::string Described(const Token& token) {

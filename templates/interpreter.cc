@@ -186,13 +186,14 @@ class Interpreter {
       ASSIGN_OR_RETURN(const Flow flow, Execute(statement.body, inner, out));
       if (flow == Flow::kBreak) break;
     }
-    loop->accepts = nullptr;
+    loop->accepts = nullptr;  // it refers to `scope`, so it must not be called later
     if (loop->index0 >= 0 || statement.otherwise.empty()) return Flow::kNext;
     Scope inner(&scope);
     return Execute(statement.otherwise, inner, out);
   }
 
-  // The text of a block becomes a value, or output after a filter.
+  // Executes a {% set %} or {% filter %} block: the text of its body passes through the filters of the block, if there
+  // are any, and is then assigned or written.
   absl::StatusOr<Flow> ExecuteBlock(const Statement& statement, Scope& scope, std::string& out) {
     std::string text;
     Scope inner(&scope);
@@ -330,6 +331,7 @@ class Interpreter {
 
   absl::StatusOr<Value> EvaluateDict(const Expression& expression, Scope& scope) {
     ASSIGN_OR_RETURN(const std::vector<Value> values, All(expression.parts, scope));
+    // Only to check the values and to charge the budget, as for a list of all keys and values.
     RETURN_IF_ERROR(MakeItems(Kind::kList, values, budget_).status());
     auto dict = std::make_shared<Dict>();
     for (size_t i = 0; i < values.size(); i += 2) {

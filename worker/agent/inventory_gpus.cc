@@ -89,7 +89,7 @@ GpuDriver ReadGpuDriver() {
       shutdown();
     }
   }
-  // Does not initialize the driver.
+  // cuDriverGetVersion works without cuInit, so the driver is not initialized here.
   void* library = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);
   int (*version_of)(int*) = nullptr;
   int version = 0;

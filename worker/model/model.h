@@ -60,8 +60,8 @@ class GradientSink {
     at::Tensor tensor;       // dense, in the parameter's shape; undefined: not accepted
     bool overwrites = true;  // false: the gradient is added to the content
   };
-  // `parameter`: its index in the model. If the gradient is accepted, it must be written, followed by one call of Done
-  // per pass.
+  // `parameter`: its index in the model. If the gradient is accepted, the operation must write it and then call Done,
+  // exactly once in each pass.
   virtual Place Claim(int parameter) = 0;
   virtual void Done(int parameter) = 0;
   // Whether the gradients of weights are computed later, because other stages of a pipeline wait for the gradients of
@@ -84,7 +84,7 @@ class UnitHooks {
   virtual GradientSink* sink() { return nullptr; }
 };
 
-// For passes without a strategy: sampling, a single process.
+// For passes without a strategy; only tests run them.
 class NoUnitHooks final : public UnitHooks {
  public:
   void BeforeRoot() override {}
@@ -174,8 +174,8 @@ class Model {
   // The type of the logits, from which the loss is computed; by default the type of the parameters.
   void set_output_type(at::ScalarType type) { output_type_ = type; }
 
-  // Whether root parameter `number` is used before the units run (an embedding), and not only after them. If so, its
-  // gradient is complete only after backward has passed all units.
+  // Whether root parameter `number` (its index in parameters()) is used before the other units run (an embedding), and
+  // not only after them. If so, its gradient is complete only after backward has passed all units.
   virtual bool FeedsUnits(int /*number*/) const { return true; }
 
   // The order in which backward completes the gradients of the parameters, each listed once; frozen parameters are
@@ -194,7 +194,7 @@ class Model {
     AddParameters(description, WholeModel(description.sizes), type);
   }
 
-  // The units of a chunk of the part.
+  // The units of a chunk of the part. The root (unit 0) is in no chunk.
   struct UnitRange {
     int first = 0;
     int last = 0;  // exclusive
@@ -225,13 +225,13 @@ at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device de
 // InvalidArgument if a glob matches nothing, or if no parameter would be left to train.
 absl::Status Freeze(const std::vector<std::string>& globs, Model& model);
 
-// Checks that `values` have the names and shapes of the model's parameters; ignores their data. Possible errors: those
-// of LoadParameters.
+// Checks that `values` have the names and shapes of the parameters of the whole model, of which `model` may be a part;
+// ignores their data. Possible errors: those of LoadParameters.
 absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model);
 
-// Copies `values` into the model's parameters by name. REQUIRES: the model has memory. Possible errors: InvalidArgument
-// if names are missing, unknown or duplicate, or shapes are wrong; the message lists all kinds of problems, with at
-// most three examples each.
+// Copies `values`, the parameters of the whole model, into the parameters of `model` by name; a part of a model copies
+// only its boxes. REQUIRES: the model has memory. Possible errors: InvalidArgument if names are missing, unknown or
+// duplicate, or shapes are wrong; the message lists all kinds of problems, with at most three examples each.
 absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model);
 
 }  // namespace trainyard

@@ -1,7 +1,8 @@
 // The data of a rank, from the files to batches, in this order:
 //
 //   OpenData       before the ranks meet: finds the files and reports what is wrong with them
-//   TokenizeData   all ranks together: builds or opens the token caches, unless samples are made of bytes or CSV rows
+//   TokenizeData   all ranks together: builds or opens the token caches; checks files that hold tokens, which need no
+//                  cache; does nothing if samples are made of bytes or CSV rows
 //   AgreeOnData    all ranks together: checks that all see the same number of samples, and makes the batches of them
 //
 // Used by the thread of the training loop.
@@ -71,7 +72,8 @@ struct RankData {
   std::string evaluation_hash;                 // the same on all ranks
 };
 
-// Where documents begin if each file is one: the sizes of the files, in their order.
+// The sizes of the files in their order, as a text to compare or hash. If each file is a document, equal texts mean
+// that documents begin at the same positions.
 std::string DocumentsText(const Corpus& corpus);
 
 // Whether a part of the training data is for evaluation.
@@ -79,7 +81,7 @@ bool EvaluatesPart(const TrainConfig& config);
 // The number of tokens of a sample.
 int64_t SampleLength(const TrainConfig& config);
 
-// Possible errors: InvalidArgument, naming the keys, the host and the problems; others of opening the files.
+// Possible errors: InvalidArgument, naming the keys, the host and the problems; other errors of opening the files.
 absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log);
 
 struct TokenizeOptions {
