@@ -18,6 +18,7 @@ small operations themselves.
 
 import time
 
+# Before the other imports, because first_step_s includes their time, as in gpt_torch.py.
 STARTED = time.perf_counter()
 
 import argparse
