@@ -43,9 +43,9 @@ void ReturnFreedMemory() {
 #endif
 }
 
-bool TrimPolicy::ShouldTrim(uint64_t unused_bytes) {
+bool TrimPolicy::ShouldTrim(uint64_t unused_bytes, uint64_t used_bytes) {
   left_bytes_ = std::min(left_bytes_, unused_bytes);
-  return unused_bytes - left_bytes_ >= kTrimBytes;
+  return unused_bytes - left_bytes_ >= std::clamp(used_bytes / kUsedPerGrowth, kMinGrowthBytes, kMaxGrowthBytes);
 }
 
 MemoryTrimmer::MemoryTrimmer(Effects effects) : effects_(std::move(effects)), thread_([this] { Run(); }) {}
@@ -67,7 +67,7 @@ void MemoryTrimmer::Run() {
       absl::MutexLock lock(&mu_);
       if (changed_.AwaitFor(&mu_, effects_.interval, ended)) return;
     }
-    if (!policy.ShouldTrim(effects_.unused_bytes())) continue;
+    if (!policy.ShouldTrim(effects_.unused_bytes(), effects_.used_bytes())) continue;
     effects_.trim();
     policy.Trimmed(effects_.unused_bytes());
   }

@@ -31,13 +31,14 @@ uint64_t UnusedResidentBytes();
 // Returns the freed pages of all arenas to the system. Threads that use an arena wait while its pages are returned.
 void ReturnFreedMemory();
 
-// Decides when to return freed memory: when the unused memory has grown by `kTrimBytes` since the last time. What was
-// left then consists of parts of pages, which cannot be returned.
+// Decides when to return freed memory: when the unused memory has grown by 1/32 of the used memory, but by at least
+// 256 KiB and at most 16 MiB, since the last time. What was left then consists of parts of pages, which cannot be
+// returned. With a larger limit, the resident memory would grow for hours: it would be the highest use of all times.
 class TrimPolicy {
  public:
-  static constexpr uint64_t kTrimBytes = 16 << 20;
+  static constexpr uint64_t kUsedPerGrowth = 32, kMinGrowthBytes = 256 << 10, kMaxGrowthBytes = 16 << 20;
 
-  bool ShouldTrim(uint64_t unused_bytes);
+  bool ShouldTrim(uint64_t unused_bytes, uint64_t used_bytes);
   void Trimmed(uint64_t unused_bytes) { left_bytes_ = unused_bytes; }
 
  private:
@@ -50,6 +51,7 @@ class MemoryTrimmer {
   struct Effects {
     absl::Duration interval = absl::Minutes(1);
     std::function<uint64_t()> unused_bytes = UnusedResidentBytes;
+    std::function<uint64_t()> used_bytes = AllocatedBytes;
     std::function<void()> trim = ReturnFreedMemory;
   };
 

@@ -48,15 +48,24 @@ TEST(MallocMemory, LargeBlocks_AreReturnedWhenTheyAreFreed) {
 #endif
 
 TEST(TrimPolicy, Trims_WhenUnusedMemoryHasGrownSinceTheLastTime) {
+  constexpr uint64_t kUsed = 320 * kMiB;  // so it may grow by 10 MiB
   TrimPolicy policy;
-  EXPECT_FALSE(policy.ShouldTrim(10 * kMiB));
-  EXPECT_TRUE(policy.ShouldTrim(40 * kMiB));
+  EXPECT_FALSE(policy.ShouldTrim(9 * kMiB, kUsed));
+  EXPECT_TRUE(policy.ShouldTrim(40 * kMiB, kUsed));
   policy.Trimmed(20 * kMiB);
-  EXPECT_FALSE(policy.ShouldTrim(30 * kMiB)) << "what was left could not be returned";
-  EXPECT_TRUE(policy.ShouldTrim(36 * kMiB));
+  EXPECT_FALSE(policy.ShouldTrim(29 * kMiB, kUsed)) << "what was left could not be returned";
+  EXPECT_TRUE(policy.ShouldTrim(30 * kMiB, kUsed));
   policy.Trimmed(20 * kMiB);
-  EXPECT_FALSE(policy.ShouldTrim(5 * kMiB)) << "the program uses the parts of pages again";
-  EXPECT_TRUE(policy.ShouldTrim(21 * kMiB));
+  EXPECT_FALSE(policy.ShouldTrim(5 * kMiB, kUsed)) << "the program uses the parts of pages again";
+  EXPECT_TRUE(policy.ShouldTrim(15 * kMiB, kUsed));
+}
+
+TEST(TrimPolicy, AllowsGrowthInProportionToTheUsedMemory_WithinLimits) {
+  TrimPolicy policy;
+  EXPECT_FALSE(policy.ShouldTrim(kMiB / 4 - 1, /*used_bytes=*/kMiB));
+  EXPECT_TRUE(policy.ShouldTrim(kMiB / 4, /*used_bytes=*/kMiB));
+  EXPECT_FALSE(policy.ShouldTrim(16 * kMiB - 1, /*used_bytes=*/4096 * kMiB));
+  EXPECT_TRUE(policy.ShouldTrim(16 * kMiB, /*used_bytes=*/4096 * kMiB));
 }
 
 TEST(MemoryTrimmer, Trims_WheneverThePolicySays_UntilItIsDestroyed) {
@@ -65,7 +74,8 @@ TEST(MemoryTrimmer, Trims_WheneverThePolicySays_UntilItIsDestroyed) {
   uint64_t unused = 0;
   {
     MemoryTrimmer trimmer({.interval = absl::Milliseconds(1),
-                           .unused_bytes = [&] { return unused += TrimPolicy::kTrimBytes / 2; },
+                           .unused_bytes = [&] { return unused += kMiB / 8; },
+                           .used_bytes = [] { return uint64_t{0}; },
                            .trim =
                                [&] {
                                  if (++trims <= 3) three.DecrementCount();
