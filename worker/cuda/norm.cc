@@ -32,6 +32,12 @@ NormShape ShapeOf(const at::Tensor& x) {
   return {.rows = x.numel() / columns, .columns = columns, .threads = (packs + 31) / 32 * 32};
 }
 
+void CheckParameter(const at::Tensor& parameter, const at::Tensor& x) {
+  TORCH_CHECK(parameter.is_contiguous() && parameter.scalar_type() == x.scalar_type() &&
+                  parameter.device() == x.device() && parameter.numel() == x.size(-1),
+              "a parameter of a norm must be dense, of the type and on the device of x, and as long as its rows");
+}
+
 // Enough blocks for `threads` threads on each multiprocessor.
 unsigned NumBlocks(const NormShape& shape, int64_t threads) {
   const int64_t multiprocessors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
@@ -46,6 +52,8 @@ at::Tensor Dense(const at::Tensor& tensor) {
 std::tuple<at::Tensor, at::Tensor> NormOnGpu(const at::Tensor& x, const at::Tensor& weight,
                                              const std::optional<at::Tensor>& bias, double eps) {
   const NormShape shape = ShapeOf(x);
+  CheckParameter(weight, x);
+  if (bias.has_value()) CheckParameter(*bias, x);
   const c10::cuda::CUDAGuard guard(x.device());
   at::Tensor y = at::empty_like(x);
   at::Tensor statistics = at::empty({bias.has_value() ? 2 : 1, shape.rows}, x.options().dtype(at::kFloat));
@@ -61,6 +69,7 @@ std::tuple<at::Tensor, at::Tensor> NormBackwardOnGpu(const at::Tensor& x, const 
                                                      const at::Tensor& statistics, const at::Tensor& grad_y,
                                                      const std::optional<at::Tensor>& grad_residual, bool needs_x) {
   const NormShape shape = ShapeOf(x);
+  CheckParameter(weight, x);
   TORCH_CHECK(shape.rows > 0, "a norm without rows has no gradient");
   const c10::cuda::CUDAGuard guard(x.device());
   const bool is_centered = statistics.size(0) == 2;

@@ -106,13 +106,16 @@ at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight, bool 
 }
 
 at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int number) {
-  const at::Tensor matrix = WithFewerRows(rows.view({-1, rows.size(-1)}));
+  at::Tensor matrix = WithFewerRows(rows.view({-1, rows.size(-1)}));
   GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
-  if (!place.tensor.defined()) return matrix.sum(0, /*keepdim=*/false, rows.scalar_type());
+  const at::ScalarType type = place.tensor.defined() ? place.tensor.scalar_type() : rows.scalar_type();
+  // LibTorch would round each row of these sums before it adds them.
+  if (matrix.scalar_type() != rows.scalar_type() && type != at::kFloat) matrix = matrix.sum(0, /*keepdim=*/true);
+  if (!place.tensor.defined()) return matrix.sum(0, /*keepdim=*/false, type);
   if (place.overwrites) {
-    at::sum_out(place.tensor, matrix, {0}, /*keepdim=*/false, place.tensor.scalar_type());
+    at::sum_out(place.tensor, matrix, {0}, /*keepdim=*/false, type);
   } else {
-    place.tensor.add_(matrix.sum(0, /*keepdim=*/false, place.tensor.scalar_type()));
+    place.tensor.add_(matrix.sum(0, /*keepdim=*/false, type));
   }
   sink->Done(number);
   return {};
