@@ -44,9 +44,7 @@ absl::Status PipelineExecutor::RunStep(const PipelineWork& work, BatchOf batch_o
   ASSIGN_OR_RETURN(const std::vector<PipelineAction>* actions, ActionsFor(own));
   // With several chunks, each chunk has a last backward pass of its own, so reductions are started after all passes.
   const bool reduces_in_backward = options_.chunks_per_rank == 1;
-  // With several stages, no rank runs empty rounds: the ranks of a data rank with fewer micro-batches start their
-  // reductions earlier and wait for the others.
-  const int64_t empty_rounds = options_.stages == 1 ? work.num_rounds - own : 0;
+  const int64_t empty_rounds = NumEmptyRounds(work);
   for (size_t i = 0; i < actions->size(); ++i) {
     const PipelineAction& action = (*actions)[i];
     const int64_t micro_batch = work.micro_batches[static_cast<size_t>(action.micro_batch)];
@@ -78,6 +76,10 @@ absl::Status PipelineExecutor::RunStep(const PipelineWork& work, BatchOf batch_o
   return absl::OkStatus();
 }
 
+int64_t PipelineExecutor::NumEmptyRounds(const PipelineWork& work) const {
+  return options_.stages == 1 ? work.num_rounds - static_cast<int64_t>(work.micro_batches.size()) : 0;
+}
+
 absl::Status PipelineExecutor::Evaluate(const PipelineWork& work, BatchOf batch_of, OnLoss on_loss) {
   RETURN_IF_ERROR(strategy_.AwaitParameters());
   const int own = static_cast<int>(work.micro_batches.size());
@@ -90,7 +92,7 @@ absl::Status PipelineExecutor::Evaluate(const PipelineWork& work, BatchOf batch_
       if (IsLast(chunk)) on_loss(micro_batch, y);
     }
   }
-  for (int64_t i = own; options_.stages == 1 && i < work.num_rounds; ++i) {
+  for (int64_t i = NumEmptyRounds(work); i > 0; --i) {
     RETURN_IF_ERROR(strategy_.RunEmptyRound(/*with_backward=*/false, /*last=*/false));
   }
   return absl::OkStatus();

@@ -184,7 +184,8 @@ absl::Status Trainer::MakeStep() {
   terms.notice = must_leave_() ? 1 : 0;
   saver_.AddTerms(terms);
   // On a GPU, all of the above ran while it was computing.
-  if (const auto device_s = AwaitLosses(terms); device_s.has_value()) record.compute_s = *device_s - waited_s;
+  if (const auto device_s = AwaitLosses(terms); device_s.has_value())
+    record.compute_s = std::max(0.0, *device_s - waited_s);
   RETURN_IF_ERROR(StartAgreement(terms));
 
   saver_.WaitForCopy();
@@ -262,7 +263,11 @@ absl::Status Trainer::Compute() {
   rank_.strategy->BeginStep(LossTokensOfStep());
   bad_micro_batch_.reset();
   loss_tokens_.clear();
+  const PipelineWork work{.micro_batches = rank_.deal.micro_batches, .num_rounds = rank_.deal.num_rounds};
+  // A GPU waits for the other ranks in empty rounds, so these do not count as computing.
+  const bool has_empty_rounds = rank_.executor->NumEmptyRounds(work) > 0;
   losses_.Begin();
+  if (has_empty_rounds) losses_.End();
   const auto batch_of = [&](int64_t index) {
     const uint64_t first_sample = static_cast<uint64_t>(index * config_.batch_micro);  // of the step
     Batch batch = OnDevice(rank_.inputs.training->At(position + first_sample, config_.batch_micro));
@@ -279,10 +284,10 @@ absl::Status Trainer::Compute() {
   const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
     const std::optional<double> value = losses_.Add(index, loss);
     if (value.has_value() && !std::isfinite(*value)) rank_.strategy->RejectStep();
+    if (has_empty_rounds) losses_.End();
   };
-  const PipelineWork work{.micro_batches = rank_.deal.micro_batches, .num_rounds = rank_.deal.num_rounds};
   RETURN_IF_ERROR(rank_.executor->RunStep(work, batch_of, on_loss));
-  losses_.End();
+  if (!has_empty_rounds) losses_.End();
   return absl::OkStatus();
 }
 
