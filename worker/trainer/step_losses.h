@@ -16,14 +16,14 @@ class StepLosses {
  public:
   explicit StepLosses(at::Device device);
 
-  // Begin is called before the first micro-batch is queued, and End after the last one was; the last call of End counts.
-  // Add returns the loss if it is on a CPU.
+  // Begin is called before the first micro-batch is queued, and End after the last one was; the last End counts. Add
+  // returns the loss if it is on a CPU.
   void Begin();
   std::optional<double> Add(int64_t micro_batch, const at::Tensor& loss);
   void End();
 
-  // Waits until the device has computed what was queued before the last End. Returns each micro-batch with its loss, in the
-  // order in which they were added. Throws c10::Error if the device has failed.
+  // Waits until the device has computed what was queued before the last End. Returns each micro-batch with its loss, in
+  // the order in which they were added. Throws c10::Error if the device has failed.
   std::vector<std::pair<int64_t, double>> Await();
   // On a GPU: the seconds that it needed from Begin to End, without earlier work. Unset on a CPU, and before Await.
   std::optional<double> device_seconds() const { return device_seconds_; }
