@@ -19,11 +19,11 @@
 
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
+#include "tests/gpu/gpu_fixture.h"
 #include "tests/parity/stores.h"
 #include "worker/collectives/device_communicator.h"
 #include "worker/collectives/group.h"
 #include "worker/collectives/single_communicator.h"
-#include "worker/cuda/cuda_loader.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/model_factory.h"
 #include "worker/model/ops/head_loss.h"
@@ -35,25 +35,13 @@
 namespace trainyard {
 namespace {
 
-const at::Device kGpu(at::kCUDA, 0);
-
-class Gpu : public testing::Test {
+class Gpu : public GpuFixture {
  protected:
-  void SetUp() override {
-    absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
-    ASSERT_TRUE(plugin.ok()) << plugin.status();
-    cuda_ = *plugin;
-    if (absl::Status status = cuda_->NumDevices().status(); !status.ok()) GTEST_SKIP() << status.message();
-    ASSERT_TRUE(cuda_->Use(0).ok());
-  }
-
   std::unique_ptr<Communicator> NewSingleRankNccl() {
     absl::StatusOr<std::unique_ptr<Communicator>> nccl = cuda_->NewNccl({.rank = 0, .world_size = 1, .device = 0});
     EXPECT_TRUE(nccl.ok()) << nccl.status();
     return nccl.ok() ? *std::move(nccl) : NewSingleCommunicator();
   }
-
-  CudaPlugin* cuda_ = nullptr;
 };
 
 // Adds all gradients of one parameter.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/cuda/cuda_loader.h"
+#include "tests/gpu/gpu_fixture.h"
 #include "worker/model/ops/device_norm.h"
 #include "worker/model/ops/layer_norm.h"
 #include "worker/model/ops/rms_norm.h"
@@ -20,24 +20,21 @@
 namespace trainyard {
 namespace {
 
-const at::Device kNormGpu(at::kCUDA, 0);
 constexpr double kEps = 1e-5;
 
-class GpuNorm : public testing::Test {
+class GpuNorm : public GpuFixture {
  protected:
   void SetUp() override {
-    absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
-    ASSERT_TRUE(plugin.ok()) << plugin.status();
-    if (absl::Status status = (*plugin)->NumDevices().status(); !status.ok()) GTEST_SKIP() << status.message();
-    absl::StatusOr<CudaDevice> device = (*plugin)->Use(0);
-    ASSERT_TRUE(device.ok()) << device.status();
-    ASSERT_EQ(device->slow_kernels_reason, "");
+    GpuFixture::SetUp();
+    if (!IsSkipped() && !HasFatalFailure()) {
+      ASSERT_EQ(cuda_->Use(0)->slow_kernels_reason, "");
+    }
   }
 };
 
 class TwoSums final : public GradientSink {
  public:
-  explicit TwoSums(int64_t columns) : sums_{at::zeros({columns}, kNormGpu), at::zeros({columns}, kNormGpu)} {}
+  explicit TwoSums(int64_t columns) : sums_{at::zeros({columns}, kGpu), at::zeros({columns}, kGpu)} {}
   Place Claim(int number) override { return {.tensor = sums_[number], .overwrites = false}; }
   void Done(int) override {}
   const at::Tensor& sum(int number) const { return sums_[number]; }
@@ -115,13 +112,13 @@ TEST_F(GpuNorm, EveryWidthAndType_MatchesTheCpu) {
                         .grad_residual = Waves({3, 1001, columns}, 0.23)};
       for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 2e-2}, {at::kHalf, 3e-3}}) {
         SCOPED_TRACE(testing::Message() << columns << " columns, " << type << (has_bias ? ", layer" : ", RMS"));
-        const NormInputs rounded = inputs.To(at::kCPU, type), on_gpu = inputs.To(kNormGpu, type);
+        const NormInputs rounded = inputs.To(at::kCPU, type), on_gpu = inputs.To(kGpu, type);
         EXPECT_EQ(HasDeviceNorm(on_gpu.x), columns != 77 && columns * on_gpu.x.element_size() <= 16'384);
         const NormResults exact = RunNorm(rounded.To(at::kCPU, at::kDouble));
         ExpectEqual(RunNorm(on_gpu), exact, tolerance);
         if (type == at::kFloat) continue;
         TwoSums sink(columns);
-        if (HasDeviceNorm(on_gpu.x)) ExpectEqual(RunNorm(inputs.To(kNormGpu, type), &sink), exact, tolerance);
+        if (HasDeviceNorm(on_gpu.x)) ExpectEqual(RunNorm(inputs.To(kGpu, type), &sink), exact, tolerance);
       }
     }
   }
@@ -132,9 +129,9 @@ TEST_F(GpuNorm, WithoutGradientsOrResidual_ReturnsTheSame) {
                     .weight = Waves({768}, 0.3),
                     .bias = Waves({768}, 0.9),
                     .grad_y = Waves({700, 768}, 0.11)};
-  ExpectEqual(RunNorm(inputs.To(kNormGpu, at::kFloat)), RunNorm(inputs.To(at::kCPU, at::kDouble)), 1e-5);
+  ExpectEqual(RunNorm(inputs.To(kGpu, at::kFloat)), RunNorm(inputs.To(at::kCPU, at::kDouble)), 1e-5);
 
-  const NormInputs on_gpu = inputs.To(kNormGpu, at::kBFloat16);
+  const NormInputs on_gpu = inputs.To(kGpu, at::kBFloat16);
   const c10::NoGradGuard no_gradients;
   const at::Tensor whole = LayerNorm(on_gpu.x, {on_gpu.weight, 0}, {on_gpu.bias, 1}, kEps).y;
   const at::Tensor part = LayerNorm(on_gpu.x.slice(0, 13, 14), {on_gpu.weight, 0}, {on_gpu.bias, 1}, kEps).y;
@@ -144,7 +141,7 @@ TEST_F(GpuNorm, WithoutGradientsOrResidual_ReturnsTheSame) {
 
 TEST_F(GpuNorm, ParametersThatBeginAnywhere_AreRead) {
   const NormInputs inputs =
-      NormInputs{.x = Waves({100, 768}, 0.7), .weight = Waves({768}, 0.3), .bias = Waves({768}, 0.9)}.To(kNormGpu,
+      NormInputs{.x = Waves({100, 768}, 0.7), .weight = Waves({768}, 0.3), .bias = Waves({768}, 0.9)}.To(kGpu,
                                                                                                          at::kBFloat16);
   const at::Tensor flat = at::cat({at::zeros({1}, inputs.weight.options()), inputs.weight, inputs.bias});
 
@@ -157,14 +154,14 @@ TEST_F(GpuNorm, SumsOfRows_MatchTheCpu) {
   for (const int64_t columns : {8, 768, 3072, 10'048}) {
     const at::Tensor rows = Waves({4'099, columns}, 0.7) + 0.25;
     for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-6}, {at::kBFloat16, 1e-6}, {at::kHalf, 1e-6}}) {
-      const at::Tensor rounded = rows.to(type), fewer = WithFewerRows(rounded.to(kNormGpu));
+      const at::Tensor rounded = rows.to(type), fewer = WithFewerRows(rounded.to(kGpu));
       EXPECT_LT(fewer.size(0), 4'099);
       EXPECT_EQ(fewer.scalar_type(), at::kFloat);
       EXPECT_LT(ErrorOf(fewer.sum(0).cpu().to(at::kDouble), rounded.to(at::kDouble).sum(0)), tolerance)
           << columns << " columns, " << type;
     }
   }
-  const at::Tensor odd = at::zeros({5'000, 77}, at::TensorOptions().dtype(at::kBFloat16).device(kNormGpu));
+  const at::Tensor odd = at::zeros({5'000, 77}, at::TensorOptions().dtype(at::kBFloat16).device(kGpu));
   EXPECT_EQ(WithFewerRows(odd).size(0), 5'000);
 }
 
