@@ -34,7 +34,7 @@ def rank_files(cluster, job, generation, name):
 
 def last_step_on_disk(run_folder):
     try:
-        return max(harness.metrics_steps(run_folder), default=0)
+        return max(harness.metrics_steps(run_folder, running=True), default=0)
     except FileNotFoundError:
         return 0
 
