@@ -90,8 +90,10 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
       RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
       messages.push_back(absl::StrCat(name, " was complete and ", replaces ? "replaces " : "becomes ", path,
                                       replaces ? ", which was damaged" : ""));
-      // After the exchange, the damaged checkpoint has the name of the partial.
-      const absl::Status removed = replaces ? RemovePartial(partial, file_system) : absl::OkStatus();
+      // After the exchange, the damaged checkpoint has the name of the partial. If it is not removed now, the next
+      // generation that claims the folder removes it as a damaged partial.
+      const bool removes = replaces && options.removes;
+      const absl::Status removed = removes ? RemovePartial(partial, file_system) : absl::OkStatus();
       if (!removed.ok()) {
         messages.push_back(
             absl::StrCat("the damaged checkpoint that ", name, " replaces cannot be removed: ", removed.message()));

@@ -17,6 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 class DiskThatKeepsFolders final : public ForwardingDisk {
  public:
@@ -140,6 +141,20 @@ TEST_F(SettleTest, CompletePartial_ReplacesADamagedCheckpoint) {
   EXPECT_THAT(messages, ElementsAre(HasSubstr("which was damaged")));
   EXPECT_THAT(Names(), ElementsAre("step-00000100"));
   EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
+}
+
+TEST_F(SettleTest, JobThatMayStillBeRefused_KeepsTheDamagedCheckpointThatAPartialReplaces) {
+  Checkpoint(100);
+  Partial(100, 3);
+  std::filesystem::remove(folder_ / "step-00000100/manifest.json");
+  const SettleOptions refusable{.job_id = "abcdefgh", .removes = false};
+
+  ASSERT_TRUE(SettlePartials(folder_.path(), refusable, FileSystem::Real()).ok());
+  EXPECT_THAT(Names(), UnorderedElementsAre("step-00000100", "step-00000100.g3.partial"));
+  EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
+
+  EXPECT_THAT(Settle(JobGeneration{"abcdefgh", 3}), ElementsAre(HasSubstr("; it was removed")));
+  EXPECT_THAT(Names(), ElementsAre("step-00000100"));
 }
 
 // Both the name and the manifest contain the generation. A folder that is being removed is whole until its files are
