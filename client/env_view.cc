@@ -108,11 +108,15 @@ void WarnAboutLimits(const HostFacts& facts, std::vector<std::string>* warnings)
 void WarnAboutVariables(const HostFacts& facts, std::vector<std::string>* warnings) {
   for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
     const std::string* value = FindVariable(facts, name);
-    // NCCL's value is a list of prefixes; a leading ^ excludes them, and a leading = makes them whole names.
-    if (value == nullptr || value->empty() || (*value)[0] == '^') continue;
-    const bool is_exact = (*value)[0] == '=';
-    for (absl::string_view part : absl::StrSplit(absl::string_view(*value).substr(is_exact), ',')) {
-      const absl::string_view name_or_prefix = part.substr(0, part.find(':'));
+    if (value == nullptr || value->empty()) continue;
+    // NCCL's value is a list of prefixes, each with an optional port; a leading ^ excludes them, and a leading = makes
+    // them whole names. The values of Gloo and TensorPipe are lists of whole names.
+    const bool is_of_nccl = absl::StartsWith(name, "NCCL");
+    if (is_of_nccl && (*value)[0] == '^') continue;
+    const bool has_equals_sign = is_of_nccl && (*value)[0] == '=';
+    const bool is_exact = has_equals_sign || !is_of_nccl;
+    for (absl::string_view part : absl::StrSplit(absl::string_view(*value).substr(has_equals_sign), ',')) {
+      const absl::string_view name_or_prefix = is_of_nccl ? part.substr(0, part.find(':')) : part;
       const bool is_found = std::any_of(facts.interfaces.begin(), facts.interfaces.end(), [&](const auto& interface) {
         return is_exact ? interface.name == name_or_prefix : absl::StartsWith(interface.name, name_or_prefix);
       });
