@@ -170,10 +170,11 @@ absl::StatusOr<Value> MakeItems(Kind kind, std::vector<Value> items, Budget& bud
   RETURN_IF_ERROR(budget.Make(items.size() * sizeof(Value)));
   for (const Value& item : items) {
     if (!item.is_data()) {
-      return Refuse(absl::StrCat("a value of type ", item.type_name(), " in a list is not supported"));
+      return Refuse(
+          absl::StrCat("a value of type ", item.type_name(), " in a list, tuple or dictionary is not supported"));
     }
     if (item.depth() >= kValueDepthMax)
-      return Refuse(absl::StrCat("lists are nested more than ", kValueDepthMax, " deep"));
+      return Refuse(absl::StrCat("lists, tuples or dictionaries are nested more than ", kValueDepthMax, " deep"));
   }
   return Value::Items(kind, std::move(items));
 }

@@ -110,6 +110,13 @@ TEST(RenderTest, TheTemplateCanRefuseAConversation) {
               HasSubstr("line 3: the template refuses the conversation: roles must alternate"));
 }
 
+TEST(RenderTest, FunctionInACollection_IsRefused) {
+  for (const char* collection : {"[m]", "{'a': m}"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat("{% macro m() %}{% endmacro %}{% set x = ", collection, " %}")),
+                HasSubstr("in a list, tuple or dictionary is not supported"));
+  }
+}
+
 TEST(RenderTest, HostileTemplatesEndWithAnError) {
   EXPECT_THAT(
       ErrorOf(
