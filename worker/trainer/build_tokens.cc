@@ -120,10 +120,12 @@ absl::Status BuildTokens(const BuildTokensOptions& options) {
                                    return build_interrupted.load();
                                  }};
   RETURN_IF_ERROR(TokenizeData(order, tokenize, *alone, data, std::cerr));
+  errno = 0;
   options.json ? PrintAsJson(data) : PrintText(data);
   std::cout.flush();
   if (std::cout.good()) return absl::OkStatus();
-  return absl::UnknownError(absl::StrCat("standard output cannot be written: ", strerror(errno)));
+  const std::string cause = errno != 0 ? strerror(errno) : "unknown cause";
+  return absl::UnknownError(absl::StrCat("standard output cannot be written: ", cause));
 }
 
 int ExitCodeFor(const absl::Status& status) {
