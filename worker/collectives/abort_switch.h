@@ -26,7 +26,8 @@ class AbortSwitch {
   void Attach(absl::string_view name, Communicator* communicator);
   void Attach(Channel* channel);  // under its own name
   void Detach();                  // detaches all
-  // Aborts all attached ones: this rank may wait in one while a peer waits for it in another, and both waits must end.
+  // Aborts all that are attached: this rank may wait in one of them while a peer waits for this rank in another, and
+  // both waits must end.
   void Abort(absl::string_view reason);
   // In the order in which they were attached.
   std::vector<NamedProgress> Progress();

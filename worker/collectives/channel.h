@@ -94,8 +94,8 @@ class Channel {
 };
 
 struct ChannelOptions {
-  // Without members. The group's name and the two ranks identify the channel: a second channel in the same direction
-  // needs another name.
+  // `members` is ignored. The group's name and the two ranks identify the channel: a second channel in the same
+  // direction needs another name.
   GroupOptions group;
   int from = 0, to = 0;  // ranks of the world; group.rank is one of them
 };

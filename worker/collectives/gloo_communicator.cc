@@ -31,7 +31,7 @@
 namespace trainyard {
 namespace {
 
-// A numeric IPv6 address with its terminating zero.
+// The size of the longest numeric IPv6 address, with its terminating zero (INET6_ADDRSTRLEN).
 constexpr int64_t kAddressBytes = 46;
 // The size of the fields of a TcpEnd: address, port and closed port (tcp_sockets.h).
 constexpr int64_t kListenerBytes = kAddressBytes + 4;

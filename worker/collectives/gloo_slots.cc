@@ -70,7 +70,7 @@ class GlooSender final : public PacketSlots {
   struct Slot {
     at::Tensor message;
     at::Tensor acknowledged = NewMessage(1);
-    std::unique_ptr<Collective> acknowledgement;  // of the packet in this slot; null: none was sent
+    std::unique_ptr<Collective> acknowledgement;  // of the packet in this slot; null: no packet was sent
     std::vector<std::unique_ptr<Collective>> sends;
   };
 

@@ -1,6 +1,6 @@
 // Creates process groups and chooses their transport. A place is a set of processes that can share memory (same host,
 // boot and process-ID namespace). Ranks of one place use shared memory; ranks of different places use gloo; both are
-// used if there are several places with equally many ranks, more than one. See ChooseTransport.
+// used if there are several places that all have the same number of ranks, at least two. See ChooseTransport.
 //
 //   GroupOptions options{.world_size = 4, .rank = 2, .store = &link, .host = "a", .address = "10.0.0.7"};
 //   ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, /*reshard_to=*/0, options));

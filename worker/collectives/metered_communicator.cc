@@ -18,7 +18,7 @@ const char* CollectiveKindName(CollectiveKind kind) {
   return "";
 }
 
-// Like every operation, it must not outlive the communicator.
+// Like every operation, it must not be waited for after its communicator is destroyed.
 class MeteredCommunicator::Operation final : public Collective {
  public:
   Operation(MeteredCommunicator& owner, const CollectiveEvent& event, std::unique_ptr<Collective> inner)

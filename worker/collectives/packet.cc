@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint32_t kPacketMagic = 0x544b5031;
+constexpr uint32_t kPacketMagic = 0x544b5031;  // "TKP1"
 constexpr size_t kContentAlignment = 64;
 
 // Where the content of a tensor is.

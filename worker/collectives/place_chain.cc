@@ -18,8 +18,8 @@ struct Piece {
 // One sum over all places.
 class ChainSum {
  public:
-  // `sums` and `results` each have space for one contribution: `sums` in SumType, `results` in the summed type. An
-  // all-reduce needs no `results`.
+  // `sums` and `results` each have space for one contribution: `sums` in SumType, `results` in the type of the
+  // contributions. An all-reduce needs no `results`.
   ChainSum(PeerCommunicator& across, bool is_all_reduce, const at::Tensor& out, const at::Tensor& contributions,
            const at::Tensor& sums, const at::Tensor& results)
       : across_(across),

@@ -14,7 +14,7 @@ namespace {
 // A probe is polled once a second and closed after this many polls. In that time the kernel resends the connection
 // attempt twice, after 1 s and after 2 s more.
 constexpr int kMaxPolls = 4;
-constexpr size_t kMaxOpen = 4;
+constexpr size_t kMaxOpen = 4;  // probes are sent once a second, so no more than kMaxPolls are open
 constexpr int kPending = -1;
 
 bool IsAnswer(int error) { return error == 0 || error == ECONNREFUSED || error == ECONNRESET; }

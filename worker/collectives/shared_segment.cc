@@ -26,7 +26,7 @@ namespace trainyard {
 namespace {
 
 constexpr char kSegmentName[] = "shared-memory";
-constexpr uint32_t kMagic = 0x54594d31;
+constexpr uint32_t kMagic = 0x54594d31;                           // "TYM1"
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);  // between two checks that the peers still run
 constexpr absl::Duration kSpin = absl::Microseconds(30);          // how long a rank spins before it sleeps
 constexpr size_t kPage = 4'096;

@@ -6,11 +6,11 @@
 // host is detected quickly:
 //   - An idle connection is checked by keepalive probes, after 3 s and then every second. It counts as dead after 14
 //     probes in a row without an answer.
-//   - A connection with unacknowledged data is checked every second. It counts as dead after at least 5 resends, 12 s
-//     without any answer, and 12 unanswered probes (reach_probe.h). The resends alone are not enough, because their
-//     interval doubles each time: in a network that loses one packet in ten in each direction, they would end a
-//     connection up to 4.5 times per hour. With the probes this happens 1e-8 times per hour, which is once in ten
-//     thousand years (docs/decisions/0002-control-plane.md).
+//   - A connection with unacknowledged data is checked every second, and probed from the second resend on
+//     (reach_probe.h). It counts as dead after at least 5 resends, 12 s without any answer, and 12 unanswered probes.
+//     The resends alone are not enough, because their interval doubles each time: in a network that loses one packet in
+//     ten in each direction, they would end a connection up to 4.5 times per hour. With the probes this happens 1e-8
+//     times per hour, which is once in ten thousand years (docs/decisions/0002-control-plane.md).
 //   - If the probes of reach_probe.h are never answered, because the network drops them, 8 resends are required (51 s).
 // TCP_USER_TIMEOUT is unsuitable: it also ends the connection to a peer whose kernel reports a full receive window.
 //

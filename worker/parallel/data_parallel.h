@@ -56,9 +56,9 @@ class DataParallel : public UnitHooks {
   // too, because the gathers of its peers wait for this rank.
   virtual absl::Status AwaitParameters() = 0;
 
-  // Runs a pass; `loss_sum` runs the model with this object as its hooks. Under grad mode Backward must follow; without
-  // it the pass has no effect. Fails with the errors of a Collective, and with FailedPrecondition if the model's units
-  // do not run in the order of units().
+  // Runs a pass; `loss_sum` runs the model with this object as its hooks. With grad mode enabled, Backward must follow;
+  // with grad mode disabled, the pass is an evaluation, which adds no gradients. Fails with the errors of a Collective,
+  // and with FailedPrecondition if the model's units do not run in the order of units().
   virtual absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) = 0;
   // Adds gradients to those of earlier rounds. `last`: no other round follows in this step, on any rank.
   virtual absl::Status Backward(const at::Tensor& loss, bool last) = 0;

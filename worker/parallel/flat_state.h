@@ -15,7 +15,7 @@
 
 namespace trainyard {
 
-// xxh3-128.
+// The 128-bit XXH3 hash of a parameter's values.
 struct ParameterHash {
   uint64_t low = 0, high = 0;
   bool operator==(const ParameterHash&) const = default;

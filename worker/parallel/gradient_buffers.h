@@ -34,7 +34,7 @@ class GradientBuffers {
     bool scatters = false;          // this rank receives only the sum of its shard
     bool groups_are_units = false;  // the root and groups without a unit never use a slot
   };
-  // `pool` may be null if gradients are replicated, `ledger` always. Neither is owned.
+  // `pool` may be null if gradients are replicated; `ledger` may always be null. Neither is owned.
   GradientBuffers(const FlatGroups& groups, const Precision& precision, const Options& options, SlotPool* pool,
                   Ledger* ledger);
 

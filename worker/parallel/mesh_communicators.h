@@ -17,7 +17,8 @@ struct MeshCommunicators {
   // The holders of the two copies of a tied embedding, the first stage first; null: this rank's stage has no copy, or
   // the only one.
   Communicator* tied = nullptr;
-  // May be null: neighbours within the shard group, among which backward gathers the part of a unit that forward keeps.
+  // May be null: neighbours within the shard group, each of which keeps a part of a unit after forward. Backward
+  // gathers the unit from these parts.
   Communicator* reshard = nullptr;
 };
 

@@ -59,8 +59,8 @@ class PipelineExecutor {
   PipelineExecutor(const PipelineOptions& options, Model& model, DataParallel& strategy,
                    const PipelineChannels& channels);
 
-  // Of this rank. With several stages, no rank runs empty rounds: the ranks of a data rank with fewer micro-batches
-  // start their reductions earlier and wait for the others.
+  // The number of empty rounds that this rank runs. With several stages, no rank runs empty rounds: the ranks of a data
+  // rank with fewer micro-batches start their reductions earlier and wait for the others.
   int64_t NumEmptyRounds(const PipelineWork& work) const;
 
   // Runs forward and backward of a step; BeginStep and FinishBackward of the strategy are up to the caller. Possible
