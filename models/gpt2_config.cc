@@ -36,7 +36,7 @@ nlohmann::ordered_json Gpt2Config(const ModelSizes& sizes, absl::string_view dty
 }
 
 ModelSizes ReadGpt2Config(ConfigReader& reader) {
-  constexpr double kLibraryDropout = 0.1;  // if a key is missing
+  constexpr double kLibraryDropout = 0.1;  // the value that transformers uses if a key is missing
   reader.CheckOptional("activation_function", "gelu_new");
   reader.CheckOptional("layer_norm_epsilon", kEpsilon);
   reader.CheckOptional("scale_attn_weights", true);

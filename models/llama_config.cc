@@ -74,7 +74,7 @@ Rope ReadRope(ConfigReader& reader, int64_t context) {
 // The sliding window of attention, 0 for none. Qwen2 uses it from a certain layer on; sequences that are not longer
 // than the window are computed equally with and without it.
 int64_t ReadWindow(ModelFamily family, ConfigReader& reader) {
-  constexpr int64_t kWindow = 4096;
+  constexpr int64_t kWindow = 4096;  // the value that transformers uses if the key is missing
   if (family == ModelFamily::kLlama) return 0;
   if (family == ModelFamily::kQwen2 && !reader.ReadFlag("use_sliding_window", false)) return 0;
   const bool given = reader.json().contains("sliding_window");

@@ -26,7 +26,7 @@ struct Rope {
   enum class Scaling { kNone, kLinear, kLlama3 };
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
-  double factor = 1;                 // of kLinear and kLlama3: positions are divided by it
+  double factor = 1;                 // kLinear divides all frequencies by it, kLlama3 only the low ones
   double low_frequency_factor = 1;   // of kLlama3
   double high_frequency_factor = 4;  // of kLlama3
   int64_t original_context = 0;      // of kLlama3

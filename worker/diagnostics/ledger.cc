@@ -141,7 +141,8 @@ at::Tensor TrackTensor(Ledger* ledger, MemoryKind kind, TrackedMemory& held, abs
   tracked.kind_ = kind;
   tracked.allocated_ = memory.get_deleter() == &CountingAllocator::Delete;
   tracked.bytes_ = tracked.allocated_ ? SizeOf(memory.get_context()) : static_cast<int64_t>(tensor.storage().nbytes());
-  // Temporary memory used by `make`: already freed, or owned by other tensors.
+  // Other memory that `make` has allocated counts as activations: Freed has already subtracted what was freed, and
+  // other tensors own the rest.
   const int64_t other_bytes = allocated_bytes - (tracked.allocated_ ? tracked.bytes_ : 0);
   ledger->counter(MemoryKind::kActivations).Correct(other_bytes);
   ledger->in_use_.Correct(other_bytes);

@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kAdapterSeed = 0x6c6f7261;  // differs from every number of a parameter
+constexpr uint64_t kAdapterSeed = 0x6c6f7261;  // "lora"; differs from every number of a parameter
 
 // splitmix64's finisher: spreads every bit of its input over the output.
 uint64_t Mix(uint64_t x) {

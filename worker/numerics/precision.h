@@ -2,7 +2,8 @@
 //
 //   fp32, fp64   the same type for everything
 //   bf16, fp16   16-bit parameters and activations, everything else fp32; fp16 with a loss scaler
-//   a map        each type by name. Missing entries: reduce is that of param; others are fp32, or fp64 for a param fp64
+//   a map        each type by name. If reduce is missing, it is the type of param; the others are fp32 if missing, or
+//                fp64 if param is fp64
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -30,7 +30,7 @@ struct Scratch {
         a16(reinterpret_cast<uint16_t*>(values + product)),
         b16(a16 + scores) {}
   const int64_t scores, block, product;  // numbers of elements
-  float *const a, *const b;              // scores: probabilities, and their gradients
+  float *const a, *const b;              // `scores` elements each: probabilities, and their gradients
   float* const rows;                     // a product for kRows tokens
   float *const keys, *const values;      // sums over all blocks of rows
   uint16_t *const a16, *const b16;       // 16-bit copies of a and b

@@ -8,8 +8,8 @@
 
 namespace trainyard {
 
-// Whether the kernels can process x: it is dense and on a GPU, has type fp32, bf16 or fp16 and rows of at most 16 KiB,
-// and the plugin could load its kernels.
+// Whether the kernels can process x: it is dense, not empty and on a GPU, has type fp32, bf16 or fp16, begins at a
+// multiple of 16 bytes and has rows of at most 16 KiB in multiples of 16 bytes, and the plugin could load its kernels.
 bool HasDeviceNorm(const at::Tensor& x);
 
 struct DeviceNorm {

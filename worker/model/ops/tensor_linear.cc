@@ -157,7 +157,8 @@ at::Tensor SummedProduct(const at::Tensor& x, const at::Tensor& w, bool transpos
                          const at::Tensor& residual, TensorGroup& group) {
   const int64_t rows = x.size(0);
   // Each rank adds bias and residual to its share of the rows, so that the sum has them once and no rank works more.
-  // On devices other than CPUs, two products of half the rows cost more than they save.
+  // On devices other than CPUs, separate products for these rows and the others cost more than they save, so there rank
+  // 0 adds bias and residual to all rows.
   SplitRange own = RangeOfTensorRank(rows, /*granule=*/1, group.rank(), group.size());
   if (!x.is_cpu()) own = {.first = 0, .count = group.rank() == 0 ? rows : 0};
   at::Tensor y = at::empty({rows, w.size(transposed ? 0 : 1)}, x.options());
