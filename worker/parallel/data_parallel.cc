@@ -388,7 +388,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   DeferredProducts deferred_;
   bool rejected_ = false;
   double loss_seed_ = 1;        // of this step's backward
-  double waited_before_s_ = 0;  // up to the previous step
+  double waited_before_s_ = 0;  // the time waited up to the end of the previous step
   double waited_for_copies_s_ = 0;
   int64_t root_event_ = -1, unit_event_ = -1;  // of the computation under way
 };

@@ -30,7 +30,7 @@ namespace trainyard {
 class GradientBuffers {
  public:
   struct Options {
-    bool sharded = false;           // gradients
+    bool sharded = false;           // gradients are sharded
     bool scatters = false;          // this rank receives only the sum of its shard
     bool groups_are_units = false;  // the root and groups without a unit never use a slot
   };

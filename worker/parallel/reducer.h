@@ -86,7 +86,7 @@ class Reducer {
   const FlatGroups& groups_;
   const MeshCommunicators communicators_;
   const bool overlap_;
-  const bool sharded_;  // gradients
+  const bool sharded_;  // gradients are sharded
   const bool scatters_;
   const bool groups_are_units_;
   int first_trained_group_ = 0;

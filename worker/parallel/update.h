@@ -13,7 +13,7 @@ struct UpdateOptions {
   AdamWConfig optimizer = {};
   double clip_norm = 1.0;                                    // 0: no clipping
   LossScaleConfig loss_scale = {};                           // used if the precision requires a loss scale
-  int64_t tile_elements = defaults::kOptimizerTileElements;  // updated at a time
+  int64_t tile_elements = defaults::kOptimizerTileElements;  // elements that are updated at a time
 };
 
 struct StepInput {

@@ -67,7 +67,7 @@ class Updater {
   const MeshCommunicators communicators_;
   const double clip_norm_;
   const bool overlap_, all_gather_;
-  const int64_t gather_elements_;  // at a time
+  const int64_t gather_elements_;  // elements that are gathered at a time
   const bool scatters_, agrees_;
   EventLog* const events_;
   Clock& clock_;
