@@ -9,7 +9,7 @@
 // is the best up to `newest_step`.
 //
 // The best checkpoint is the one whose manifest has the lowest `evaluation.loss` among those that were evaluated on the
-// same data as the newest one and that no later generation of the job has abandoned; of two equal ones it is the older.
+// same data as the newest one and that no later generation of the job has abandoned; if losses are equal, the oldest.
 // A checkpoint with values that are not finite is never the best.
 #pragma once
 

@@ -88,6 +88,7 @@ uint32_t FloatOfF16(uint16_t bits) {
     std::memcpy(&wide, &value, sizeof wide);
     return sign | wide;
   }
+  // 112 is the difference between the biases of the exponents, 127 - 15.
   return exponent == 31 ? sign | 0x7F800000u | fraction << 13 : sign | (exponent + 112) << 23 | fraction << 13;
 }
 

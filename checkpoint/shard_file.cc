@@ -44,7 +44,7 @@ absl::Status ShardFile::Read(uint64_t at, absl::Span<char> out) {
 }
 
 void ShardFile::BeginVerifying() {
-  posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);  // it will be read whole, mostly in order
+  posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);  // the whole file will be read, mostly in order
   hasher_ = std::make_unique<Hasher>();
 }
 

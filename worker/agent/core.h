@@ -114,7 +114,7 @@ class Core {
     bool awaits_check = false;                  // it is started once the check of this host has passed
     bool awaits_master = false;                 // it is started once the address of rank 0 is known
     uint32_t needs_cpus = 0;                    // command.cpus; 0: all CPUs, shared
-    std::vector<uint32_t> cpus;                 // that it has for itself
+    std::vector<uint32_t> cpus;                 // the CPUs that it has for itself
     uint64_t memory_limit = 0;                  // of a command, in bytes; 0: none
     std::string over_memory;                    // why it was killed: it exceeded the limit
 

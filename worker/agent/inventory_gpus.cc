@@ -65,7 +65,7 @@ std::string CudaNote(const std::string& binaries) {
   if (!Load(driver, "cuInit", &init) || !Load(driver, "cuDriverGetVersion", &version_of)) {
     return absl::StrCat(kDriver, " lacks a function that Trainyard needs");
   }
-  int version = 0;
+  int version = 0;  // 13000 for CUDA 13.0
   if (version_of(&version) == kSuccess && version / 1000 < kCudaMajor) {
     return absl::StrCat("the driver is for CUDA ", version / 1000, ".", version % 1000 / 10, ", trainers need ",
                         kCudaMajor, " or later");

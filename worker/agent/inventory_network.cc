@@ -63,6 +63,7 @@ absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator) {
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   const std::string host = HostPart(coordinator);
+  // Any port will do, because nothing is sent.
   if (const int error = getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
     return absl::NotFoundError(absl::StrCat("the name '", host, "' is not resolved: ", gai_strerror(error)));
   }

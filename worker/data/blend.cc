@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kPeriodMax = uint64_t{1} << 18;  // 2 MiB
+constexpr uint64_t kPeriodMax = uint64_t{1} << 18;  // `order_` then takes 2 MiB
 // Making a period takes period x sources steps: at most a fraction of a second.
 constexpr uint64_t kStepsMax = uint64_t{1} << 28;
 

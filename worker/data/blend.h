@@ -4,9 +4,9 @@
 // than about two samples short.
 //
 // If all shares are multiples of 1 / n, the order repeats after n samples, because by then each source has exactly its
-// share. A source with more than its share would have been chosen while its deficit was negative. That never happens:
-// the deficits add up to zero, so the largest is never negative. The shares are therefore rounded to such multiples,
-// and one period is stored, from which any position of the endless order is computed directly.
+// share. A source cannot get more, because it would have to be chosen while its deficit is negative, and the largest
+// deficit is never negative: the deficits add up to zero. The shares are therefore rounded to such multiples, and one
+// period is stored, from which any position of the endless order is computed directly.
 //
 // Immutable, so thread-safe.
 #pragma once
@@ -20,8 +20,8 @@ namespace trainyard {
 
 class Blend {
  public:
-  // At least one weight, none negative or infinite, and their sum is positive. Weights whose ratios need too long a
-  // period are rounded; each positive one keeps at least one sample of a period.
+  // REQUIRES: there is at least one weight, none is negative or infinite, and their sum is positive. Weights whose
+  // ratios need too long a period are rounded; each positive one keeps at least one sample of a period.
   explicit Blend(absl::Span<const double> weights);
 
   struct Place {

@@ -86,8 +86,8 @@ class Corpus {
   // Whether identity() would still be the same: no file has changed since.
   bool IsUntouched() const;
 
-  // The first call reads all data to compute the hashes. A job makes it before its first step if it tokenizes the data
-  // or must compare the data with that of a checkpoint, and otherwise at its first save.
+  // The first call reads all data to compute the hashes. A job makes this call before its first step if it tokenizes
+  // the data or must compare the data with that of a checkpoint, and otherwise at its first save.
   const CorpusFingerprint& Fingerprint() const;
 
  private:

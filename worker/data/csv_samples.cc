@@ -41,7 +41,7 @@ class CsvReader {
     csv_free(&parser);
   }
 
-  // Empty: there are none.
+  // Returns the problems, one per line; empty if there are none.
   std::string Problems() const {
     if (num_problems_ == 0) return "";
     return absl::StrCat(absl::StrJoin(problems_, "\n"), AndMore(problems_.size(), num_problems_, "\n", "problem"));

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kRounds = 6;  // 4 already shuffle well; two more have no measurable cost
 
+// SplitMix64's finisher: spreads every bit of its input over the output.
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

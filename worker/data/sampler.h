@@ -1,5 +1,6 @@
 // The order in which samples are trained on. It depends only on (seed, number of samples, epoch), never on ranks or
-// steps. A position in it is the number of samples consumed so far: a resumed run needs nothing else of the checkpoint.
+// steps. A position in it is the number of samples consumed so far, so a resumed run needs only this number to continue
+// the order.
 //
 // An epoch is a permutation of the samples by a Feistel network, so any element of it is computed directly and nothing
 // is stored. Pure; thread-safe.

@@ -75,8 +75,8 @@ absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) 
   return fsync(fd) == 0 ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("cannot sync ", path));
 }
 
-// Writes a file that appears under its name when it is complete. `replaces`: in place of one that exists.
-// NotFound: another builder has removed the temporary file.
+// Writes a file that appears under its name only when it is complete. If a file of that name exists, it is replaced if
+// `replaces` is true, and kept otherwise. NotFound: another builder has removed the temporary file.
 absl::Status WriteOnce(const std::string& folder, const std::string& path, absl::string_view bytes, bool replaces) {
   static std::atomic<uint64_t> counter{0};
   // Ranks of several hosts may have the same pid.
@@ -90,8 +90,8 @@ absl::Status WriteOnce(const std::string& folder, const std::string& path, absl:
   absl::Status status = WriteAll(file.get(), bytes, temporary);
   if (status.ok()) {
     bool named = !replaces && (link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
-    // On a file system without hard links the file is renamed, as it is if it replaces one. All writers have the same
-    // content, so replacing the file of another writer is harmless.
+    // A file that replaces another is renamed, and so is any file on a file system without hard links. All writers have
+    // the same content, so replacing the file of another writer is harmless.
     if (!named) named = rename(temporary.c_str(), path.c_str()) == 0;
     if (!named) status = ErrnoStatus(errno, absl::StrCat("cannot name ", path));
   }

@@ -13,7 +13,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "chunks are read in place");
 static_assert(sizeof(TokenChunkHeader) == 64 && sizeof(TokenDocument) == 16);
 
-// "TYHASH01", then 32 digits.
+// The hash at the end of a chunk: "TYHASH01", then 32 hexadecimal digits.
 constexpr absl::string_view kHashMagic = "TYHASH01";
 constexpr size_t kHashBytes = 40;
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::string_view kMegatronMagic("MMIDIDX\0\0", 9);
 constexpr absl::string_view kLegacyMagic("TNTIDX\0\0", 8);
-constexpr size_t kIndexHeaderBytes = 34;
+constexpr size_t kIndexHeaderBytes = 34;  // up to the first array; token_files.h shows the fields
 constexpr uint64_t kTokenIndexBytesMax = uint64_t{64} << 30;
 // The first numbers of the files of llm.c: 16-bit tokens, and 32-bit tokens of Llama 3.
 constexpr uint32_t kLlmCMagics[] = {20240520, 20240801};

@@ -3,8 +3,8 @@
 //   a stream    All tokens are one sequence. Sample i is the length + 1 tokens that start at i x length, as for bytes.
 //   documents   Each has a mask of the tokens with a loss. Documents are packed whole, in order: a sample holds as many
 //               of the next documents as fit, and is padded at its end. A document of n tokens occupies n - 1 inputs. A
-//               document of more than length + 1 tokens is cut after so many. A document that has no target, or whose
-//               targets were all cut off, is skipped, so every sample has a target.
+//               document is cut after length + 1 tokens if it has more. A document that has no target, or whose targets
+//               were all cut off, is skipped, so every sample has a target.
 //
 // A target is never a token of another document, except in a stream whose documents are not separate. The last share
 // of the tokens or documents is reserved for evaluation. The chunks are mapped: a rank reads only the pages of its

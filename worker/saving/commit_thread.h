@@ -28,7 +28,7 @@ struct CommitTask {
   SaveKey save = {};
   std::vector<TensorHeader> tensors = {};  // of the state, in the manifest's order
   Manifest head = {};                      // everything except what comes from the parts and the data's fingerprint
-  absl::Time began = {};                   // when the save began, by the clock
+  absl::Time began = {};                   // when the save began, by Deps::clock
   absl::Duration stalled = {};             // how long rank 0's loop waited for the save
   bool waited = false;                     // the loop waited until the save had ended
   uint64_t stop_request = 0;               // the stop that is cancelled if this save fails; 0: none

@@ -161,7 +161,7 @@ void CommitThread::State::Name(Ready ready) {
     RETURN_IF_ERROR(FaultPoint("grant"));
     RETURN_IF_ERROR(deps.check_fence());
     RETURN_IF_ERROR(PublishFolder(folder, path, deps.file_system));
-    FaultPoint("commit").IgnoreError();  // the checkpoint is named
+    FaultPoint("commit").IgnoreError();  // the checkpoint has its name, so the save can no longer fail
     return absl::OkStatus();
   };
   if (absl::Status named = name(); !named.ok()) {

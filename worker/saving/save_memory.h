@@ -49,7 +49,8 @@ class SaveMemory {
   const SnapshotPlace& place() const { return place_; }
   uint64_t reserved_bytes() const;
 
-  // Returns the buffer for the next copy, never `newest_whole` (the newest complete snapshot). REQUIRES: one is there.
+  // Returns the buffer for the next copy, never `newest_whole` (the newest complete snapshot).
+  // REQUIRES: a buffer is reserved.
   std::shared_ptr<SaveBuffer> Next(const SaveBuffer* newest_whole) const;
 
  private:

@@ -60,7 +60,9 @@ class SavePolicy {
   std::optional<uint64_t> under_way_;
   bool waited_ = false;  // as passed to Began
   bool queued_ = false;  // a save begins when the one under way has ended
-  bool waits_ = true;    // for the save under way; false from a time-out until a save is written and none is queued
+  // Whether a save that is due waits for the one under way. False from a time-out until a save is written and none is
+  // queued.
+  bool waits_ = true;
   std::optional<uint64_t> retry_at_;
   uint64_t failures_ = 0;                       // in a row
   bool commit_failed_ = false;                  // since the last save that was written

@@ -160,8 +160,8 @@ bool PublishExit(int fd, const FieldWriter& record) {
   return written && rename(kExitTemporary, kExitFile) == 0;
 }
 
-// Used if the rank folder was removed while the trainer ran: writes the record to a new rank folder, in the folder of
-// rank folders that the daemon has recreated.
+// Used if the rank folder was removed while the trainer ran: creates it again and writes the record there. This needs
+// the parent folder, which the daemon recreates.
 void PublishExitInNewFolder(const char* folder, const FieldWriter& record) {
   if ((mkdir(folder, 0755) != 0 && errno != EEXIST) || chdir(folder) != 0) return;
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

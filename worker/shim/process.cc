@@ -43,6 +43,7 @@ void KillChildren() {
   pid_t self = getpid();
   while (struct dirent* entry = readdir(proc)) {
     pid_t pid = atoi(entry->d_name);
+    // Field 4 is the pid of the parent.
     if (pid > 1 && StatField(pid, 4) == static_cast<uint64_t>(self)) kill(pid, SIGKILL);
   }
   closedir(proc);
@@ -105,6 +106,7 @@ void KillSession(pid_t leader, uint64_t leader_start) {
     pid_t pid = atoi(entry->d_name);
     if (pid <= 1) continue;
     uint64_t number = static_cast<uint64_t>(leader);
+    // Fields 5 and 6 are the ids of the process group and of the session.
     bool member = StatField(pid, 5) == number || StatField(pid, 6) == number;
     if (member && StartTime(pid) >= leader_start) kill(pid, SIGKILL);
   }

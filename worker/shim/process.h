@@ -19,7 +19,7 @@ struct Launch {
   const char* cpus = nullptr;     // "0 2"; null: those of the shim
 };
 
-// Field 22 of /proc/<pid>/stat; 0: no such process.
+// Returns when the process started, in clock ticks since boot (field 22 of /proc/<pid>/stat); 0 if it does not exist.
 uint64_t StartTime(pid_t pid);
 
 // Kills the processes in the group or session of `leader` that are not older than `leader`, which may have exited.

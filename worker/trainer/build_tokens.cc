@@ -25,8 +25,10 @@
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kSpecBytes = 16 << 20;  // more than the spec of any job has
-// A thread holds a piece of the text and its tokens; more threads than this mostly wait for the disk.
+// 16 times the limit of a spec before it is resolved (kSpecBytesMax in spec/prepare.h).
+constexpr uint64_t kSpecBytes = 16 << 20;
+// The largest default number of threads. Each thread holds a piece of the text and its tokens in memory, and with more
+// threads most of them would wait for the disk.
 constexpr unsigned kMostThreads = 16;
 
 std::atomic<bool> build_interrupted = false;
@@ -48,14 +50,14 @@ void HandleBuildSignals() {
 absl::StatusOr<StartOrder> ReadOrder(const BuildTokensOptions& options) {
   ASSIGN_OR_RETURN(const std::string spec, ReadFile("/dev/stdin", kSpecBytes));
   StartOrder order;
-  order.generation = 1;  // so that existing chunks are checked
+  order.generation = 1;  // in a later generation, TokenizeData would not verify the chunks that exist
   order.host = options.host;
   ASSIGN_OR_RETURN(order.config, ConfigFromSpec(spec));
   return order;
 }
 
-// Checks that the cache can be next to the run folder. A job that cannot write there has its cache inside the run
-// folder, where other runs do not find it.
+// Checks that the token cache can be created next to the run folder. Otherwise the job would create it inside the run
+// folder, where no other run looks for it.
 absl::Status CheckRoot(const StartOrder& order) {
   const absl::Status made = MakeCacheRoot(TokenCacheRoots(order.config.checkpoint_dir)[0]);
   if (made.ok()) return made;

@@ -29,7 +29,7 @@ NcclVersion FindNccl() {
   // Finds the library that the plugin has loaded; does not load another one from the search path.
   void* library = dlopen(kNccl, RTLD_NOW | RTLD_NOLOAD);
   auto* version_of = library == nullptr ? nullptr : reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
-  int version = 0;
+  int version = 0;  // 22809 for NCCL 2.28.9
   if (version_of == nullptr || version_of(&version) != 0) {
     return {.version = "", .note = absl::StrCat("the GPU support does not use ", kNccl)};
   }

@@ -20,6 +20,7 @@ struct ActiveText {
 };
 
 absl::StatusOr<int64_t> ChooseFrom(const at::Tensor& scores, const SamplingPolicy& policy, std::mt19937_64& random) {
+  // A double holds 53 bits exactly.
   const double uniform = static_cast<double>(random() >> 11) * 0x1.0p-53;
   const size_t size = static_cast<size_t>(scores.numel());
   if (scores.scalar_type() == at::kDouble) {

@@ -14,9 +14,9 @@ namespace trainyard {
 // latency and the bandwidth are 0. Possible errors: those of a Collective.
 absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communicator& communicator);
 
-// Like RunRank, runs one rank of a probe from its order to its exit code. The measurements have no steps between which
-// the rank could stop: after a stop or SIGTERM during them it runs to its end, unless the daemon kills it after the
-// grace period. REQUIRES: order.config.probe.
+// Like RunRank, runs one rank of a probe from its order to its exit code. A rank that measures cannot stop early: after
+// a stop or SIGTERM it completes the measurements, unless the daemon kills it after the grace period.
+// REQUIRES: order.config.probe.
 TrainerExit RunProbe(const StartOrder& order, const RunOptions& options);
 
 // Times the matrix product, then runs two ranks in two threads, which time all-reduces over loopback.

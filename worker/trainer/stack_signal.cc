@@ -14,6 +14,7 @@
 namespace trainyard {
 namespace {
 
+// kOwnFrames, and the 32 frames that the daemon reads (kStackFrames in worker/agent/stack_request.cc).
 constexpr int kFramesMax = 34;
 // The first frames of a stack: the handler itself, and the frame through which the kernel returns.
 constexpr int kOwnFrames = 2;

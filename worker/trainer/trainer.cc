@@ -183,7 +183,7 @@ absl::Status Trainer::MakeStep() {
   }
   terms.notice = must_leave_() ? 1 : 0;
   saver_.AddTerms(terms);
-  // On a GPU, all of the above ran while it was computing.
+  // On a GPU, the host ran all of the above while the GPU was computing.
   if (const auto device_s = AwaitLosses(terms); device_s.has_value())
     record.compute_s = std::max(0.0, *device_s - waited_s);
   RETURN_IF_ERROR(StartAgreement(terms));
