@@ -105,7 +105,7 @@ class Core {
     bool wanted = true;                           // by the newest desired state
     bool killed = false;                          // SIGKILL was sent; not set if over_memory is the reason
     bool ready = false;                           // it has reported that it is ready to train
-    bool asked_to_abort = false;                  // by a message on its link; a command: by a signal
+    bool asked_to_abort = false;                  // by a message on its link, or, if it is a command, by a signal
     bool counted = false;                         // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
     // If the trainer is the program of a command: the time from SIGTERM to SIGKILL. Such a program may have a link.
@@ -241,9 +241,9 @@ class Core {
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
   std::map<GroupId, HostCheck> checks_;
-  std::set<GroupId> ending_checks_;  // were killed and have not ended yet: they may still hold a device or a port
-  std::set<GroupId> groups_;         // whose rendezvous values are served
-  std::optional<std::set<std::string>> snapshot_jobs_;  // whose snapshots are kept; none: not known yet
+  std::set<GroupId> ending_checks_;  // killed checks that have not ended yet and may still hold a device or a port
+  std::set<GroupId> groups_;         // the groups whose rendezvous values are served
+  std::optional<std::set<std::string>> snapshot_jobs_;  // the jobs whose snapshots are kept; none: not known yet
   absl::Time sample_at_ = absl::InfinitePast();
   std::set<std::string> examined_;                              // requests that were started
   std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // requested paths, by request id

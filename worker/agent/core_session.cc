@@ -37,7 +37,7 @@ void Core::DialWhenDue() {
   if (stream_ == Stream::kDialing) {
     absl::Time give_up = dialed_at_ + kWelcomeWait;
     if (now_ < give_up) return WakeBy(give_up);
-    dialed_at_ = absl::InfiniteFuture();  // only once
+    dialed_at_ = absl::InfiniteFuture();  // so that the core hangs up only once
     Emit(HangUp{absl::StrCat("it sent no welcome within ", absl::FormatDuration(kWelcomeWait))});
   }
   if (stream_ != Stream::kDown) return;

@@ -92,7 +92,7 @@ struct ProcessEnded {
 // The result of SampleProcesses; processes that have exited are left out.
 struct ProcessSample {
   TrainerId id;
-  std::string state;          // of /proc
+  std::string state;          // as /proc reports it: "R", "S", ...
   double cpu_s;               // user and system time since the process began
   uint64_t memory_bytes = 0;  // of all its processes; 0: not requested
 };

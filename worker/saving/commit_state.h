@@ -27,7 +27,7 @@ struct CommitThread::State {
     CommitTask task = {};
     std::string manifest_hash = {};
     uint64_t size_bytes = 0;
-    absl::Time complete = {};  // when it was complete
+    absl::Time complete = {};  // when it became complete
   };
   // A `saved` fact that the coordinator has not confirmed yet.
   struct Reported {

@@ -26,7 +26,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kMessageBytes = 4096;  // of shapes, and of seconds
+constexpr size_t kMessageBytes = 4096;  // of a list of shapes, and of a list of seconds
 
 #ifdef __SANITIZE_THREAD__
 constexpr size_t kMaxThreads = 2;  // the sanitizer has a thread of its own

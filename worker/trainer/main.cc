@@ -330,7 +330,7 @@ int RunCommand(const TrainerOptions& options) {
     case TrainerOptions::Command::kSample:
       return SampleTexts(options.sample);
     case TrainerOptions::Command::kBuildTokens:
-      at::set_num_threads(1);  // it has threads of its own
+      at::set_num_threads(1);  // RunBuildTokens starts threads of its own
       return RunBuildTokens(options.build_tokens);
     case TrainerOptions::Command::kProbe:
       return RunHostProbe(options.probe);
