@@ -32,7 +32,7 @@ std::string Range(const ProgramVersion& version) {
                                            : absl::StrCat("versions ", version.oldest_api, " to ", version.api);
 }
 
-// "0.1" of "0.1.7".
+// Returns the first two parts of a version: "0.1" for "0.1.7".
 std::string ReleaseOf(absl::string_view version) {
   const std::vector<absl::string_view> parts = absl::StrSplit(version, '.');
   return parts.size() < 2 ? std::string(version) : absl::StrCat(parts[0], ".", parts[1]);

@@ -34,7 +34,7 @@ struct ProgramVersion {
 
 // "trainctl/0.1.0 api=1-1".
 std::string FormatVersion(const ProgramVersion& version);
-// nullopt: it is not such a text.
+// Returns nullopt if the text does not have this form.
 absl::optional<ProgramVersion> ParseVersion(absl::string_view text);
 
 // Whether two versions differ at most in their last part ("0.1.0" and "0.1.7"), and therefore have the same functions.

@@ -32,7 +32,7 @@ absl::Status BadRequestStatus(const Problems& problems, const google::protobuf::
   for (const Problem& problem : problems.Errors()) {
     const std::string field = yaml::JoinKeys(prefix, yaml::FieldPathOf(message, problem.path));
     const std::string description = Truncate(problem.text, kDescriptionBytesMax);
-    bytes += field.size() + description.size() + 8;
+    bytes += field.size() + description.size() + 8;  // 8: the tags and lengths in the encoded message
     if (bytes > kViolationBytesMax && details.field_violations_size() > 0) break;
     google::rpc::BadRequest::FieldViolation& violation = *details.add_field_violations();
     violation.set_field(problem.path.empty() ? std::string(prefix) : field);

@@ -301,6 +301,7 @@ bool HttpServer::Send(Connection& connection) {
 bool HttpServer::Linger(Connection& connection) {
   char buffer[16 << 10];
   size_t dropped = 0;
+  // At most 1 MiB in each call, so that a fast sender does not delay the other connections.
   while (dropped < limits::kHttpBodiesBytes / 32) {
     const ssize_t n = recv(connection.fd, buffer, sizeof buffer, 0);
     if (n == 0) return false;

@@ -17,7 +17,7 @@ namespace trainyard {
 // - glibc gives threads up to 8 arenas per core, and each keeps what is freed in it. A daemon with many short-lived
 //   threads would grow until all of them are full, so there are at most 4.
 // - Blocks of 128 KiB or more are returned when they are freed. By default, glibc raises this limit when it frees such
-//   a block. A later one, such as the copy of a history that a client reads, then enlarges an arena for ever.
+//   a block, and the next block of that size (the copy of a history that a client reads) enlarges an arena for ever.
 void LimitMallocMemory();
 
 // Returns the bytes of the blocks that the program has allocated and not freed. A leak increases this number, while the
@@ -33,7 +33,7 @@ void ReturnFreedMemory();
 
 // Decides when to return freed memory: when the unused memory has grown by 1/32 of the used memory, but by at least
 // 256 KiB and at most 16 MiB, since the last time. What was left then consists of parts of pages, which cannot be
-// returned. With a larger limit, the resident memory would grow for hours: it would be the highest use of all times.
+// returned. With a larger limit, the resident memory would grow for hours, up to the highest use since the start.
 class TrimPolicy {
  public:
   static constexpr uint64_t kUsedPerGrowth = 32, kMinGrowthBytes = 256 << 10, kMaxGrowthBytes = 16 << 20;

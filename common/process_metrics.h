@@ -10,7 +10,7 @@
 
 namespace trainyard {
 
-// All of them, in the order in which they are served.
+// The specs of these metrics, in the order in which they are served.
 const std::vector<MetricSpec>& ProcessMetricSpecs();
 
 // Thread-safe. Leaves out what cannot be read.

@@ -18,7 +18,7 @@ inline constexpr size_t kStatStartTicks = 19;
 inline constexpr size_t kStatVirtualBytes = 20;
 inline constexpr size_t kStatResidentPages = 21;
 
-// Returns the fields that follow the name of the program, up to at least `last`. Empty: the text has fewer.
+// Returns the fields that follow the name of the program. Empty: there is no field with the index `last`.
 std::vector<absl::string_view> StatFields(absl::string_view text, size_t last);
 
 }  // namespace trainyard

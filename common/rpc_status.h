@@ -23,6 +23,7 @@ inline constexpr size_t kStatusMessageBytes = 5'000;
 // The size of the message that fits into the headers together with this many bytes of details.
 inline constexpr size_t MessageBytes(size_t details_bytes) {
   if (details_bytes == 0) return kStatusMessageBytes;
+  // A message of m bytes takes m bytes as it is and 4/3 m in base64.
   const size_t used = details_bytes / 3 * 4 + 64;
   return used >= kStatusBytes ? 0 : (kStatusBytes - used) * 3 / 7;
 }

@@ -40,7 +40,7 @@ class SteadyCondVar {
   }
 
  private:
-  // Gives absl::Mutex the interface of a lock of the standard library. The lock is held around the wait.
+  // Gives absl::Mutex the interface of a lock of the standard library. The mutex is held before and after the wait.
   struct Held {
     absl::Mutex* mu;
     void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu->Lock(); }

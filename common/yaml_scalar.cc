@@ -109,7 +109,7 @@ std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message
   double value = negative ? -static_cast<double>(magnitude) : static_cast<double>(magnitude);
   if (!InRange(field, value)) return Mismatch(scalar, field);
   const v1::FieldRule& rule = RuleOf(field);
-  // The number that `true` or `false` means may be below the minimum; then it must be written as the word.
+  // The number that `true` or `false` means may be below the minimum. Then only the word is accepted, not the number.
   if (digits.empty() && rule.has_true_value() && rule.has_min() && value < rule.min()) return Mismatch(scalar, field);
   const auto* reflection = message->GetReflection();
   const bool is_unsigned =

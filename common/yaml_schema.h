@@ -32,7 +32,8 @@ std::string MapText(const google::protobuf::Descriptor& type);
 std::string Expectation(const google::protobuf::FieldDescriptor& field);
 // "must be from 1 to 1024"; empty if the rule has no range.
 std::string RangeSentence(const google::protobuf::FieldDescriptor& field);
-// Whether the rule allows `value` (1 for true, 0 for false). False if it is not finite.
+// Whether the rule allows `value`: it is in the range, or it is the number that `true` or `false` means. False for
+// infinity and NaN.
 bool InRange(const google::protobuf::FieldDescriptor& field, double value);
 // Why a string field cannot have this value, which may come from YAML or from the API. Empty if it can.
 std::string TextProblem(const google::protobuf::FieldDescriptor& field, absl::string_view text);

@@ -105,7 +105,7 @@ void CountDroppedEvents(Job& job) {
   const bool cut = kept.empty() ? job.record.event_sequence() > 0 : kept.front()->sequence() > 1;
   if (cut && job.record.events_dropped() == 0) job.record.set_events_dropped(1);
   // That version did not record which events it dropped, either. The first kDurableEventsFirst events are dropped last,
-  // so the dropped events are probably those between these and the next retained event.
+  // so the dropped events were probably between these first ones and the next retained event.
   if (job.record.events_dropped() == 0 || job.record.deleted_sequence() != 0 || kept.empty()) return;
   const size_t first = std::min(limits::kDurableEventsFirst, kept.size() - 1);
   job.record.set_deleted_sequence(kept[first]->sequence() - 1);

@@ -185,7 +185,7 @@ void TickJob(Turn& turn, Job& job) {
 
 // Whether the priority of a waiting job lets it preempt a running one.
 bool AnyPriorityIsHigher(const State& state) {
-  uint32_t lowest = UINT32_MAX - kPriorityMax;
+  uint32_t lowest = UINT32_MAX - kPriorityMax;  // if no job runs; the sum below does not overflow
   for (const JobId& id : state.active) {
     const Job& job = state.jobs.at(id);
     if (job.state() == v1::JOB_STATE_RUNNING) lowest = std::min(lowest, job.priority());

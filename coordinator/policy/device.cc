@@ -6,7 +6,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint32_t kBfloat16Major = 8;
+constexpr uint32_t kBfloat16Major = 8;  // the compute capability from which GPUs compute in bf16
 
 // Returns why the job cannot use the host's GPUs; empty: it can.
 std::string ReasonAgainstGpus(const DeviceHost& host, bool needs_bfloat16) {

@@ -28,7 +28,7 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.received_go && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");
   absl::string_view operation = facts.peers.front().waits_in;
   absl::Duration max_unreported = absl::ZeroDuration();
-  absl::Duration unchanged = absl::InfiniteDuration();  // of all peers
+  absl::Duration unchanged = absl::InfiniteDuration();  // the shortest of all peers, in a pipeline
   const bool is_pipeline = std::any_of(facts.peers.begin(), facts.peers.end(),
                                        [](const PeerRank& peer) { return IsChannelWait(peer.waits_in); });
   for (const PeerRank& peer : facts.peers) {

@@ -23,7 +23,7 @@ enum class LifecycleEvent {
   kPlaced,          // slots were chosen for every rank
   kTrainerStarted,  // the first trainer of the generation runs
   kAllReady,        // every rank has built its model and warmed up its communicators
-  kAllDone,         // every rank made all steps and exited with 0
+  kAllDone,         // every rank made all steps, and exited with 0 or was killed because it did not exit
   kRestart,         // a rank failed; a new group must be formed
   kGiveUp,          // a rank failed in such a way, or so often, that a restart is useless
   kStopRequested,   // restart, pause, drain or preemption: the group must end, but nothing has failed

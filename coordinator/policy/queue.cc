@@ -13,8 +13,8 @@
 namespace trainyard {
 namespace {
 
-// After this many jobs of a pass have found no victims, no job further behind in the queue looks for any: it may
-// preempt even fewer jobs.
+// After this many jobs of a pass have found no victims, the jobs further behind in the queue do not look for any: they
+// may preempt even fewer jobs.
 constexpr int kVainSearches = 32;
 constexpr size_t kNamed = 2;  // a reason names at most this many protected jobs
 
@@ -118,7 +118,7 @@ class Pass {
     QueueOutcome outcome =
         Wait(WaitCause::kQuota, quota.never ? absl::StrCat(quota.reason, ": it can never start") : quota.reason);
     AddProtections(job, outcome);
-    // Otherwise small jobs of the namespace would use up the quota that a large one waits for.
+    // No new job of the namespace starts before it: small ones would use up the quota that a large one waits for.
     if (IsOverdue(job) && !quota.never) closed_pools_.emplace(job.pool, &job);
     return outcome;
   }

@@ -49,7 +49,7 @@ class Access {
   // Possible errors: Unauthenticated: no token or an unknown one was presented. PermissionDenied: the call requires an
   // operator.
   absl::StatusOr<Caller> Check(const grpc::CallbackServerContext& context, Need need) const;
-  // The role of a caller, by the value of its `authorization` header. None: there is no such header.
+  // The role of a caller, by the value of its `authorization` header; nullopt if the call has no such header.
   absl::StatusOr<Role> RoleOf(absl::optional<absl::string_view> authorization) const;
   // Whether every caller that reaches the server is allowed.
   bool is_open() const { return token_.empty(); }

@@ -118,7 +118,7 @@ absl::Status RpcServer::SetAccess() {
   }
   const std::string user = UserText(geteuid());
   callers_ = absl::StrCat("user ", user);
-  if (SplitUnixAddress(address_).has_value()) return absl::OkStatus();  // the socket's mode ensures that
+  if (SplitUnixAddress(address_).has_value()) return absl::OkStatus();  // the socket's mode excludes others
   const std::string token = GenerateToken();
   std::string path;
   RETURN_IF_ERROR(WriteOwnToken(token, &path));
