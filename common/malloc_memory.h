@@ -17,7 +17,7 @@ namespace trainyard {
 // - glibc gives threads up to 8 arenas per core, and each keeps what is freed in it. A daemon with many short-lived
 //   threads would grow until all of them are full, so there are at most 4.
 // - Blocks of 128 KiB or more are returned when they are freed. By default, glibc raises this limit when it frees such
-//   a block, and the next block of that size (the copy of a history that a client reads) enlarges an arena for ever.
+//   a block. A later block of that size (the copy of a history that a client reads) then enlarges an arena for ever.
 void LimitMallocMemory();
 
 // Returns the bytes of the blocks that the program has allocated and not freed. A leak increases this number, while the

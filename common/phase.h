@@ -30,7 +30,7 @@ enum class Phase {
 // "first_step".
 const char* PhaseName(Phase phase);
 
-// None: it is not a phase of this version; a newer trainer may report such a phase.
+// None: this version does not know the phase; a newer trainer may have reported it.
 std::optional<Phase> ParsePhase(absl::string_view name);
 
 // A phase as a rank reported it. One that this version does not know is kept as text, so that status can show it.

@@ -170,7 +170,7 @@ struct Job {
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
   absl::Time unlearned_until = absl::InfinitePast();  // phase times that began earlier include a stall and are ignored
   absl::Time stragglers_checked_at = absl::InfinitePast();
-  std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before this
+  std::map<HostName, absl::Time> avoid_until;  // for each of `record.avoided`: not placed there before this
   // A host runs this generation, which is above the recorded one, because the store was restored from an older copy.
   // The job is held: its trainers are left alone, and none is started. 0: the job is not held.
   uint64_t held_at = 0;

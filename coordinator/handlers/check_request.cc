@@ -30,7 +30,7 @@ struct Limit {
   int items_max = 0;                      // of a list; 0: the field is not a list
 };
 
-constexpr size_t kNameBytes = 64;  // of ids, of names of jobs, which users type instead of ids, and of page tokens
+constexpr size_t kNameBytes = 64;  // of ids and page tokens, and of names of jobs, which users type instead of ids
 constexpr size_t kHostTextBytes = 253;
 constexpr uint64_t kRanksMax = 65'536;
 // Leaves space for the folder of a job and the paths in it.

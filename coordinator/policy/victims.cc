@@ -32,7 +32,7 @@ class Trial {
     }
   }
 
-  // `sign`: 1 ends the job, -1 lets it run again.
+  // `sign`: 1 ends the job, -1 lets it run again. Unsigned numbers wrap around, so the product with -1 is subtracted.
   void Apply(const RunningJob& job, int sign) {
     for (const auto& [name, ranks] : job.ranks) {
       const auto at = index_.find(name);

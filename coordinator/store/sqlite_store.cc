@@ -264,7 +264,7 @@ class SqliteStore final : public Store {
   sqlite3* db_;
   std::string path_;
   int log_pages_ = 0;                                        // in the write-ahead log after the last commit
-  std::vector<std::pair<std::string, FileIdentity>> files_;  // when the store was opened
+  std::vector<std::pair<std::string, FileIdentity>> files_;  // as found when the store was opened
   sqlite3_stmt* load_ = nullptr;
   sqlite3_stmt* put_ = nullptr;
   sqlite3_stmt* delete_ = nullptr;
