@@ -120,7 +120,7 @@ absl::StatusOr<YamlSettings> DeviceSettings(const std::string& answer, const Con
   if (answer != "gpu" && answer != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat("expected cpu or gpu, found ", answer));
   }
-  // Only Accelerate's type MULTI_GPU, which is ddp on several ranks, names GPUs; FSDP, DEEPSPEED and NO do not.
+  // Of the values of Accelerate's distributed_type, only MULTI_GPU (ddp on several ranks) requires GPUs.
   const bool names_gpus = Ranks(c) > 1 && c.spec.parallel().data() == v1::DATA_PARALLEL_DDP;
   return YamlSettings{{"resources.device", names_gpus ? "cuda" : "auto"}};
 }

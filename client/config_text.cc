@@ -93,6 +93,7 @@ absl::Status CheckExpressible(const v1::JobSpec& spec) {
 
 std::string DeepSpeedGroup(const v1::JobSpec& spec) {
   const v1::Parallel& parallel = spec.parallel();
+  // ddp, zero1, zero2 and zero3 have consecutive numbers, so the difference is the ZeRO stage.
   const int stage = parallel.data() - v1::DATA_PARALLEL_DDP;
   const auto device = [](bool is_cpu) { return is_cpu ? "cpu" : "none"; };
   return absl::StrCat("deepspeed_config:\n  zero_stage: ", stage,

@@ -19,7 +19,7 @@ namespace {
 // Pause between attempts to connect to this machine, where a refusal is immediate.
 constexpr absl::Duration kRedialPause = absl::Milliseconds(20);
 
-// The window of a stream on this machine.
+// The flow-control window of a stream to a coordinator on this machine.
 constexpr int kReadAheadBytes = 1 << 20;
 
 const ProgramVersion kOurVersion{.program = "trainctl"};

@@ -11,7 +11,7 @@
 namespace trainyard::client {
 
 struct ParityVariant {
-  std::string name;  // "fsdp, kept" is data: fsdp, reshard_after_forward: false
+  std::string name;  // "fsdp, kept": parallel.data is fsdp, and parallel.reshard_after_forward is false
   v1::JobSpec spec;
 };
 

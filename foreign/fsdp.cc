@@ -68,6 +68,7 @@ class FsdpTranslator {
       version_ = static_cast<int>(*version->number);
       if (version_ == 1) t_.Warn(*version, "FSDP 1 is translated to what `accelerate to-fsdp2` makes of it");
     }
+    // Not ||, because both keys must be translated.
     const bool has_strategy = SetByName(sharding) | SetByName(reshard);
     // parallelism_config may have set parallel.data already.
     const std::string data = t_.FileValueOf("parallel.data");

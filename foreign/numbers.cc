@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kTypeKey[] = "train.precision.type";
 constexpr double kScalePowerMax = 99;    // 2 to this power is below the limit of train.loss_scale.initial
-constexpr double kDefaultWarmup = 1000;  // WarmupLR's
-constexpr double kDefaultPeak = 0.001;   // WarmupDecayLR's
+constexpr double kDefaultWarmup = 1000;  // DeepSpeed's default of warmup_num_steps
+constexpr double kDefaultPeak = 0.001;   // WarmupDecayLR's default of warmup_max_lr
 
 // The defaults of transformers, which the value auto stands for.
 constexpr char kAutoLr[] = "5e-5", kAutoBetas[] = "[0.9, 0.999]", kAutoEps[] = "1e-8", kAutoDecay[] = "0";

@@ -85,7 +85,7 @@ class ScriptLaunchReader {
     const yaml::NodePtr root = ParseDocument(text, file_name_, &problems_);
     if (root == nullptr) return std::move(launch_);
     if (dialect == Dialect::kAccelerate) {
-      ReadKeys(*root, *dialect, file_name_, &problems_);  // for unknown keys and values of a wrong form
+      ReadKeys(*root, *dialect, file_name_, &problems_);  // reports unknown keys and values of a wrong form
       Collect(*root, "");
       // Some guides write cpu_offload for offload_params.
       if (Get("fsdp_config.offload_params").empty() && !Get("fsdp_config.cpu_offload").empty()) {

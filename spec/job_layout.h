@@ -61,8 +61,9 @@ struct PipelineEstimate {
 };
 // Simulates a step whose durations are proportional to the blocks of each model chunk (empty: equal), twice as long
 // backward as forward. A step with very many actions is not simulated: its bubble is that of equal chunks,
-// (p-1)/(vm+p-1), which is too large for zero_bubble and simulated, and the numbers in flight are upper bounds. A shape
-// that MakeSchedule refuses has no bubble and one micro-batch in flight.
+// (p-1)/(vm+p-1) for p stages with v chunks each and m micro-batches, which is too large for zero_bubble and simulated,
+// and the numbers in flight are upper bounds. A shape that MakeSchedule refuses has no bubble and one micro-batch in
+// flight.
 PipelineEstimate EstimatePipeline(ScheduleKind kind, const PipelineShape& shape,
                                   const std::vector<int64_t>& blocks = {});
 

@@ -9,14 +9,14 @@
 
 namespace trainyard::templates {
 
-// str.isspace.
+// Whether str.isspace is true for the character.
 bool IsSpace(uint32_t code);
 // Where str.splitlines ends a line.
 bool IsLineEnd(uint32_t code);
 // Whether repr shows the character as it is.
 bool IsPrintable(uint32_t code);
 
-// REQUIRES of all: valid UTF-8.
+// REQUIRES of the functions below: valid UTF-8.
 size_t CountCharacters(absl::string_view text);
 absl::string_view StripSpaceBefore(absl::string_view text);
 absl::string_view StripSpaceAfter(absl::string_view text);

@@ -147,7 +147,11 @@ def _own_token(host, port):
 
 
 def _read(path, own):
-    """Returns the token and the owner of the file. Follows no symbolic link to a token of our own."""
+    """Returns the token and the owner of the file.
+
+    With own, the file is one in our token folder: it may not be a symbolic link, belong to another user (except root),
+    or give others access.
+    """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_NOFOLLOW if own else 0)
     try:
         descriptor = os.open(path, flags)

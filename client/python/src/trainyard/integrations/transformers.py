@@ -48,7 +48,7 @@ class SaveOnRequest(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args, state, control, **kwargs):
-        script.largest_of_ranks(0)  # all ranks have written their parts
+        script.largest_of_ranks(0)  # a barrier: after it, all ranks have written their parts
         if state.is_world_process_zero:
             saving.saved(state.global_step, pathlib.Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
