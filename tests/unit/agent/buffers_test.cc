@@ -188,7 +188,7 @@ TEST(ReportBuffer, Evaluation_FollowsItsStep) {
   EXPECT_EQ(reports[1].evals(0).step(), 300);
 }
 
-// A report of a rank that is in `phase` after `seconds` in the phase `ended`.
+// A report of a rank that is in `phase`, and whose phase `ended` took `seconds`.
 v1::RankReport Phase(const std::string& phase, const std::string& ended, double seconds) {
   v1::RankReport report;
   report.set_phase(phase);

@@ -79,7 +79,7 @@ class CoreDriver {
   }
   // Lets a held disk complete its write.
   void CompleteWrite() { Handle(DiskAnswer()); }
-  bool disk_is_held = false;  // writes wait for CompleteWrite
+  bool disk_is_held = false;  // true: writes wait for CompleteWrite
   absl::Status disk_error;
   const std::string& disk() const { return disk_; }
   void Advance(absl::Duration by) { clock_.AdvanceTime(by); }

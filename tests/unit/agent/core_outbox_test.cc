@@ -46,7 +46,7 @@ TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentAndDelaysTheRevision) {
   EXPECT_EQ(driver_.LastFacts()[0].saved().step(), 100);
   driver_.Run(absl::Seconds(1));
   EXPECT_EQ(driver_.All<SendToCoordinator>().back().message.heartbeat().applied_revision(), 2)
-      << "with the next heartbeat";
+      << "the next heartbeat reports the revision";
 }
 
 TEST(AgentOutbox, FactsOfAnEarlierIncarnation_AreSentUnderTheSameNumbers) {
@@ -197,7 +197,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWithAdoptCluster) {
   CoreDriver waiting("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   waiting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   waiting.Handle(AllFound{});
-  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // which coordinators of other clusters refuse
+  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // coordinators of other clusters refuse it
   waiting.Handle(SessionEnded{absl::UnavailableError("host h1 runs 1 trainers of cluster c1")});
   waiting.Run(absl::Minutes(1));
   EXPECT_THAT(waiting.All<SignalProcess>(), IsEmpty());
@@ -206,7 +206,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWithAdoptCluster) {
   adopting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   adopting.Attach(/*acked_fact=*/0, "c2");
   EXPECT_EQ(adopting.All<Dial>()[0].hello.cluster_id(), "");
-  EXPECT_EQ(adopting.All<Dial>()[0].hello.trainers_size(), 1);  // the trainer's slot is free once its exit is reported
+  EXPECT_EQ(adopting.All<Dial>()[0].hello.trainers_size(), 1);  // the trainer is named until its exit is reported
   adopting.Handle(adopting.State(1, {}));
   EXPECT_THAT(adopting.Last<SignalProcess>(), SizeIs(1));
   adopting.Handle(adopting.Killed(Rank(0)));

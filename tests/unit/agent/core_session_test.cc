@@ -137,7 +137,7 @@ TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) 
   driver.Run(absl::Seconds(1));
   driver.Handle(driver.Welcome());
   EXPECT_EQ(last_trouble(), "its state folder /state is gone")
-      << "reported before the coordinator places a trainer here";
+      << "a new stream begins with the trouble, before the coordinator can place a trainer on this host";
 
   driver.Handle(HomeChecked{});
   EXPECT_EQ(last_trouble(), "");
@@ -240,7 +240,7 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsTrainersThenLeaves) {
 TEST_F(RunningTrainerTest, DaemonAskedToLeaveWhenIdle_LeavesOnceItsTrainersHaveEndedAndTheCoordinatorIsGone) {
   driver_.Handle(LeaveRequested{Leaving::kWhenIdle});
   driver_.Handle(driver_.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
-  EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "the group may form again";
+  EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "trainers still start, because the group may form again";
   driver_.Handle(ProcessStarted{Rank(1), 4243});
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
   driver_.Run(absl::Minutes(1));

@@ -86,7 +86,7 @@ class DaemonTest : public ::testing::Test {
   }
   void TearDown() override {
     Leave(Leaving::kKillTrainers);
-    // Ends the trainers that an abandoned daemon started.
+    // Kills the trainers that have outlived their daemon.
     for (const TrainerId& id : ListRankFolders(ranks())) {
       absl::StatusOr<PidRecord> pids = ReadPids(JoinPath(ranks(), FolderName(id)));
       if (pids.ok() && shim::StartTime(pids->trainer.pid) == pids->trainer.start) kill(-pids->trainer.pid, SIGKILL);

@@ -113,7 +113,7 @@ TEST_F(ValueRelayTest, AbsentCoordinator_IsUnavailable_AndGetsTheValueWhenItIsBa
   EXPECT_TRUE(absl::IsUnavailable(*waits));
   sent_.clear();
   relay_.Attach();
-  EXPECT_THAT(sent_, ElementsAre("a=1")) << "includes values that the earlier coordinator may have had";
+  EXPECT_THAT(sent_, ElementsAre("a=1")) << "values that the earlier coordinator may have had are put again";
 }
 
 TEST_F(ValueRelayTest, CoordinatorThatDoesNotAnswerForFiveSeconds_IsUnavailable) {

@@ -1,4 +1,5 @@
-// Exports adapters, merged and alone, and reads adapters of PEFT. tests/interop/lora_test.py checks that PEFT agrees.
+// Exports adapters, merged into the model or alone, and reads adapters of PEFT. tests/interop/lora_test.py checks that
+// PEFT agrees.
 #include "checkpoint/adapter_files.h"
 
 #include <gmock/gmock.h>

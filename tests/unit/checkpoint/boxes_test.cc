@@ -39,7 +39,7 @@ TensorHeader HeaderOf(const TensorBytes& tensor) {
   return {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
 }
 
-// Divides a tensor into boxes by random cuts, each box again by other cuts.
+// Cuts a box in two at a random place, and both parts again, to the given depth. Adds the resulting boxes to `boxes`.
 void Divide(Box box, int depth, std::mt19937& random, std::vector<Box>& boxes) {
   const size_t dims = box.size.size();
   const size_t d = dims == 0 ? 0 : random() % dims;

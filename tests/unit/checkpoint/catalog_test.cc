@@ -175,7 +175,7 @@ TEST(CatalogTest, Prune_KeepBest_NeverRemovesTheLowestLoss) {
   WriteStep(folder, 200, 2.0);
   WriteStep(folder, 250);
   WriteStep(folder, 300, 2.25);
-  WriteStep(folder, 900, 1.0);  // of a run that was resumed from an older step; not counted
+  WriteStep(folder, 900, 1.0);  // not counted: the run has resumed from an older step
 
   auto removed = PruneCheckpoints(folder.path(), 300, {.keep = 1, .keep_best = true}, {}, FileSystem::Real());
 

@@ -1,5 +1,5 @@
-// Crashes at every call of a save, of settling and of pruning, on a disk that loses unsynced writes. Afterwards the
-// newest complete checkpoint must load, nothing else may be used, and settling must leave nothing else.
+// Crashes at every file-system call of a save, of settling and of pruning, on a disk that loses unsynced writes.
+// Afterwards the newest complete checkpoint must load, nothing else may be used, and settling must leave nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -116,7 +116,7 @@ float NewestState(const std::string& folder, const std::vector<float>& salts) {
   return -1;
 }
 
-// Counts the calls of `act` on a copy of `folder`.
+// Counts the file-system calls that `act` makes, on a copy of `folder`.
 template <typename Act>
 int CountCalls(const std::string& folder, const Act& act) {
   TemporaryFolder copy;

@@ -109,7 +109,7 @@ TEST(FaultPointsTest, Pass_OfAWaitRule_ReportsThatItWaits_AndContinuesOnceTheFil
   EXPECT_EQ(recorder.actions.size(), 3u);
 }
 
-// Crash tests may name any point of the list at the end, because every save passes it.
+// Every save passes the points of the list at the end of this test, so crash tests may name any of them.
 TEST(FaultPointsTest, FileSystem_HasAPointForEveryCallOfASave) {
   TemporaryFolder folder;
   Recorder recorder;

@@ -16,7 +16,7 @@ struct ForgetfulDisk::Node {
   bool is_folder = false;
   std::string live, synced;                                // of a file: now, and when it was last synced
   std::map<std::string, NodePtr> entries, synced_entries;  // of a folder: now, and when it was last synced
-  std::vector<Change> pending;                             // from `synced_entries` to `entries`
+  std::vector<Change> pending;                             // the changes from `synced_entries` to `entries`
 };
 
 namespace {

@@ -115,7 +115,7 @@ TEST(ConfigDraft, ProblemsBelongToTheQuestionOfTheirKey) {
   EXPECT_EQ(OwnerOf(draft, "train.batch.micro"), "batch");
   EXPECT_EQ(OwnerOf(draft, "name"), "name");
   EXPECT_EQ(OwnerOf(draft, "train.seed"), "");
-  EXPECT_EQ(OwnerOf(draft, "train.model.layers"), "");  // given, so no question can correct it
+  EXPECT_EQ(OwnerOf(draft, "train.model.layers"), "");  // the command line gives it, so no question can correct it
 }
 
 TEST(ConfigDraft, ForAccelerate_RefusesKeysThatItsFileDoesNotHave) {
@@ -242,7 +242,7 @@ TEST(ConfigText, OfEveryCombinationForAccelerate_IsImportedAsTheSameKeys) {
                                            {"recompute", on}});
 
             ASSERT_TRUE(draft.problems.ok()) << draft.problems.ToStatus();
-            // AccelerateText compares the keys itself, and fails if they differ.
+            // AccelerateText imports its own text, and fails if the keys differ from those of the draft.
             EXPECT_TRUE(AccelerateText(draft).ok()) << strategy << device << ranks << AccelerateText(draft).status();
           }
         }

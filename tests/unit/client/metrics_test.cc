@@ -95,7 +95,7 @@ TEST(MetricsFiles, AnEvaluationAfterALaterStepReplacesNothing) {
 
 TEST(MetricsFiles, MissingStepsAndDamagedLinesAreNamed) {
   const auto read = ReadMetrics(StepLine(3, 9) + "garbage\n" + std::string(3 << 20, 'x') + "\n" + StepLine(6, 8) +
-                                "{\"event\":\"step\",\"step\":7");  // being written
+                                "{\"event\":\"step\",\"step\":7");  // a line that is being written
 
   EXPECT_THAT(read.rows, ElementsAre("3 9", "6 8"));
   EXPECT_THAT(read.notes, ElementsAre(HasSubstr("steps 1 to 2 are not here"), HasSubstr("2 steps between"),
