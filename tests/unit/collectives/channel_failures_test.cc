@@ -104,7 +104,8 @@ absl::Status CallThatWaits(Ends& ends, Wait wait) {
 
 Channel& WaitingEnd(Ends& ends, Wait wait) { return wait == Wait::kReceive ? *ends.receiver : *ends.sender; }
 
-// Starts a call that waits, runs `end_it` meanwhile, and returns the status and the time from there to the return.
+// Starts a call that waits, and then runs `end_it`. Returns the status of the call, and the time from the start of
+// `end_it` until the call returned.
 std::pair<absl::Status, absl::Duration> EndWait(Ends& ends, Wait wait, const std::function<void()>& end_it) {
   absl::Status status;
   absl::Time returned;

@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// 1'003 independent sums of different values: 256 + 1 + 1 is 256 if bf16 rounds after each addition.
+// 1'003 sums of 256 + 1 + 1, which would be 256 if they were rounded to bf16 after each addition.
 TEST(SumInRankOrder, Rounds16BitSumsOnce) {
   const int64_t size = 1'003;
   at::Tensor a = at::full({size}, 256, at::kBFloat16), b = at::full({size}, 1, at::kBFloat16), c = b.clone();

@@ -48,7 +48,7 @@ TEST(MallocMemory, LargeBlocks_AreReturnedWhenTheyAreFreed) {
 #endif
 
 TEST(TrimPolicy, Trims_WhenUnusedMemoryHasGrownSinceTheLastTime) {
-  constexpr uint64_t kUsed = 320 * kMiB;  // so it may grow by 10 MiB
+  constexpr uint64_t kUsed = 320 * kMiB;  // unused memory may grow by 1/32 of this, which is 10 MiB
   TrimPolicy policy;
   EXPECT_FALSE(policy.ShouldTrim(9 * kMiB, kUsed));
   EXPECT_TRUE(policy.ShouldTrim(40 * kMiB, kUsed));
@@ -56,7 +56,7 @@ TEST(TrimPolicy, Trims_WhenUnusedMemoryHasGrownSinceTheLastTime) {
   EXPECT_FALSE(policy.ShouldTrim(29 * kMiB, kUsed)) << "what was left could not be returned";
   EXPECT_TRUE(policy.ShouldTrim(30 * kMiB, kUsed));
   policy.Trimmed(20 * kMiB);
-  EXPECT_FALSE(policy.ShouldTrim(5 * kMiB, kUsed)) << "the program uses the parts of pages again";
+  EXPECT_FALSE(policy.ShouldTrim(5 * kMiB, kUsed)) << "the program uses 15 of the 20 MiB again";
   EXPECT_TRUE(policy.ShouldTrim(15 * kMiB, kUsed));
 }
 

@@ -96,7 +96,7 @@ TEST(CoreEvents, StepsOfAnEndedRank_SurviveACoordinatorRestart) {
   one.host.Finish(Key(kJob, 1, 0), 10);
   ASSERT_EQ(one.harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 
-  one.RestartCoordinator();  // the daemon no longer knows its trainer
+  one.RestartCoordinator();  // no daemon repeats the steps, because the trainer has ended
 
   std::vector<EventPtr> events = one.harness.WatchFrom(kJob, 0);
   EXPECT_EQ(StepsOf(events), OneTo(10));
@@ -216,7 +216,7 @@ TEST(CoreEvents, FactsOfARestartedDaemon_ContinueTheNumbersOfItsOutbox_AndThoseO
   uint64_t published = one.host.sequence;
 
   one.host.Detach();
-  one.host.incarnation = 12;  // a restarted daemon with the previous one's file
+  one.host.incarnation = 12;  // a restarted daemon with the outbox file of the previous one
   one.host.Attach();
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), published);
   one.host.Save(Key(kJob, 1, 0), 4);

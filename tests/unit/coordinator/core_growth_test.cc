@@ -96,7 +96,7 @@ TEST(GrowthOfElasticCommands, AlwaysStartsALargerGroup_AndUsesNoRestart) {
   int grown = 0, running = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     RandomCluster cluster(seed);
-    v1::Job before;  // the job when it was ended in order to grow; generation 0: it was not
+    v1::Job before;  // the job when its group was ended in order to grow; generation 0: no group was ended
     for (int step = 0; step < 60; ++step) {
       if (cluster.Disturb()) before.Clear();
       cluster.harness.Advance(absl::Seconds(5));

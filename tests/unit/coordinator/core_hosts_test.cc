@@ -143,7 +143,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   harness.Restart();
   second.Attach();
   harness.Advance(absl::Seconds(1));
-  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "also in the next coordinator";
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the next coordinator avoids the host, too";
   first.running.clear();
   first.Attach();
   EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1");
@@ -167,7 +167,7 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
     EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << job.reason();
     EXPECT_EQ(job.ranks(0).host(), "w2");
     EXPECT_EQ(job.restarts(), may_pass ? 0u : 1u) << "a host without space does not use up a restart";
-    EXPECT_EQ(first.desired().jobs_size(), 0) << "it no longer takes part in the job";
+    EXPECT_EQ(first.desired().jobs_size(), 0) << "the host no longer takes part in the job";
 
     second.ReportFact(Key(kJob, 2, 0), fact);
     harness.Advance(absl::Seconds(1));
@@ -286,7 +286,7 @@ TEST(CoreHosts, HostInTrouble_GetsNoNewJobs_AndIsReportedOnce_WithTheReason) {
   EXPECT_EQ(harness.HostOf("w1").trouble(), trouble);
   host.Detach();
   host.Attach();
-  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "until a heartbeat reports no trouble";
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "the host gets no job until a heartbeat reports no trouble";
 
   harness.Handle(HostTrouble{host.session, ""});
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);

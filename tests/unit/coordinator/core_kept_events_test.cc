@@ -38,7 +38,7 @@ TEST(CoreKeptEvents, EventsOfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesA
   EXPECT_EQ(ListEventsOf(one.harness, kJob).dropped(), one.harness.events_dropped[DroppedKind::kDurable]);
   one.RestartCoordinator();
   EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped[DroppedKind::kDurable])
-      << "also in the next coordinator";
+      << "the next coordinator knows the count, too";
 }
 
 // Regression: after eight later jobs, a finished job had only 16 events left. The kill and the restart were dropped,

@@ -143,7 +143,7 @@ TEST_F(CoreLoopTest, StoreTidiesUp_OnlyWhenNothingWasCommittedForAWhile) {
   clock_.AdvanceTime(absl::Milliseconds(100));
   ASSERT_TRUE(queue_.TryPost(GetServerInfo{CallId(200)}));
   ASSERT_TRUE(Round().ok());
-  EXPECT_EQ(store_.tidied, 1) << "events that commit nothing do not postpone it";
+  EXPECT_EQ(store_.tidied, 1) << "events that commit nothing do not postpone the call of TidyUp";
 }
 
 TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_AndRecovers) {
@@ -195,7 +195,7 @@ TEST_F(CoreLoopTest, RemovedStore_EndsTheLoop_AlsoWithoutWrites) {
   EXPECT_TRUE(Round().ok()) << "the error may be temporary";
 
   store_check_ = absl::FailedPreconditionError("store.db was removed");
-  EXPECT_TRUE(Round().ok()) << "checked once per second";
+  EXPECT_TRUE(Round().ok()) << "the store is checked only once per second";
   clock_.AdvanceTime(absl::Seconds(1));
   Submit(1);
 

@@ -38,7 +38,7 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheS
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PAUSED);
   EXPECT_EQ(one.Get().reason(), "paused: night");
-  EXPECT_EQ(one.host.desired().jobs_size(), 0) << "other jobs may need the memory";
+  EXPECT_EQ(one.host.desired().jobs_size(), 0) << "other jobs may need the memory of its snapshots";
   EXPECT_TRUE(one.harness.Pause(kJob).status.ok()) << "pausing a paused job is no error";
   one.harness.Submit(MakeSpec(2), "job0000two2");
   EXPECT_EQ(one.harness.StateOf("job0000two2"), v1::JOB_STATE_PLACED) << "its slots are free";
@@ -137,7 +137,7 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
     one.harness.Advance(absl::Minutes(1));
     one.harness.Restart();
     one.host.Attach();
-    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING) << "also for the next coordinator";
+    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING) << "the request is cancelled for the next coordinator, too";
     EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the grace of the cancelled stop does not end them";
 
     one.harness.Pause(kJob);

@@ -199,7 +199,7 @@ TEST(CoreQueue, AWithdrawnPreemptor_LeavesTheSlotsToThePreemptedJob) {
   EXPECT_EQ(one.Get(kLow).generation(), 2u);
 }
 
-// A last save that fails permanently during a preemption must not end the job: the job repeats these steps later.
+// A last save that fails permanently during a preemption must not end the job, which repeats the unsaved steps later.
 TEST(CoreQueue, RanksThatCannotSaveInAPreemption_DoNotFailTheJob) {
   QueuedHost one;
   one.PreemptLow();

@@ -469,7 +469,8 @@ TEST(CoreSaves, AllowedFreshStart_IsSentToTheTrainers) {
   EXPECT_TRUE(harness.Get(kJob).allow_fresh_start());
 }
 
-// The grace of a stop is three times the time for which a save stops training.
+// The grace of a stop is 10 s, or three times the longest step, evaluation or save if that is more. Of a background
+// save, only the time for which it stops training counts.
 TEST(CoreSaves, LongBackgroundSave_DoesNotExtendTheGrace) {
   SavingHost one;
   BringToRunning(one.harness, one.host, kJob);

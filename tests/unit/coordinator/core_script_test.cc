@@ -26,7 +26,7 @@ struct Script {
     harness.Submit(spec, kJob);
     host.Apply();
   }
-  // Reports of rank 0, with the duration of the step that has ended, and what `more` adds.
+  // Sends a report of rank 0 with the duration of the step that has ended, if it is not 0, and with what `more` adds.
   void Report(
       const std::string& phase, uint64_t step, double step_s = 0,
       const std::function<void(v1::RankReport&)>& more = [](v1::RankReport&) {}) {
@@ -167,7 +167,7 @@ TEST(ScriptSaves, AreRequestedOnlyIfTheScriptAnswers_AndRecorded) {
   script.harness.Advance(absl::Seconds(20));
   EXPECT_THAT(script.Save().message(), HasSubstr("has not reported for some seconds"));
 
-  // A new process learns where the checkpoint is, and is not asked again.
+  // A new process learns where the checkpoint is, and is not asked to save again.
   script.host.Kill(Key(kJob, 1, 0), 9);
   script.host.Apply();
   script.harness.Advance(absl::Seconds(60));

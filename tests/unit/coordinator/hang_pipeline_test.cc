@@ -83,8 +83,8 @@ TEST_F(PipelineHangTest, SilentSender_IsNamed) {
   EXPECT_THAT(decided.reason, HasSubstr("rank 0 on w1 has sent no report for 3.0 s; rank 1 on w2 waits in receive 17"));
 }
 
-// Rank 2 has waited longer (for rank 1) than rank 1 (for rank 0), and the packet that rank 2 waits for has a higher
-// number.
+// Rank 2 waits for rank 1, which waits for rank 0. The packet that rank 2 waits for has a higher number than the packet
+// that rank 1 waits for.
 TEST_F(PipelineHangTest, StoppedFirstStage_IsNamed_AndNotAStageThatWaitsForIt) {
   Channel(0, Activations(0), 16);
   Receives(1, Activations(0), 17);
@@ -134,8 +134,8 @@ TEST_F(PipelineHangTest, SenderThatIsAhead_DoesNotCountAsBehind) {
   EXPECT_THAT(DecideAfter(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
-// All stages wait. Rank 2 has left out an operation of a group of its own with rank 3, and rank 1 waits for the packet
-// that rank 2 sends after this operation.
+// All stages wait. Rank 2 has left out an operation of the group of ranks 2 and 3, and rank 1 waits for the packet that
+// rank 2 sends after this operation.
 TEST_F(PipelineHangTest, StageThatLeftOutAnOperation_IsNamedAtTheEndOfTheChain) {
   WaitsForRoom(0, Activations(0), 19);
   Channel(1, Activations(0), 16);

@@ -66,14 +66,14 @@ class Reader {
     return true;
   }
 
-  std::map<std::string, std::string> notes;  // of the hosts, by name
+  std::map<std::string, std::string> notes;  // the trouble of each host, by its name
   int resets = 0;
 
  private:
   static HttpRequest Head() {
     HttpRequest head;
     head.method = "GET";
-    head.is_http10 = true;  // without chunks
+    head.is_http10 = true;  // so that the response is not chunked
     return head;
   }
   void Apply(const nlohmann::json& change) {

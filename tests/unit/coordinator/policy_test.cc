@@ -165,7 +165,7 @@ TEST(Recovery, SameErrorBeforeTheFirstStep_IsTriedSixTimes) {
             "rank 0 on w1 exited with code 1; the job has failed 6 times in a row with this error before its first "
             "step: out of memory: process 77 uses 20.5 MiB");
   failure.clear_error();
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "what is not known is not the same";
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "an unknown error does not count as the same error";
 }
 
 TEST(Recovery, SameErrors_MayHaveOtherNumbers) {

@@ -90,7 +90,7 @@ class QueueWalk {
   void CheckStart(const WaitingJob& job, const RanksByHost& start) {
     const uint64_t ranks = CountRanks(start);
     EXPECT_LE(ranks, job.placement.ranks);
-    EXPECT_GE(ranks, MinRanks(job.placement)) << "a gang starts whole";
+    EXPECT_GE(ranks, MinRanks(job.placement)) << "a job starts with at least the ranks that it requires";
     const NamespaceRules& limits = RulesOf(rules_, job.pool);
     PoolUse& use = use_[job.pool];
     use.slots += ranks;
@@ -133,7 +133,8 @@ class QueueWalk {
   bool large_waits_ = false;  // a job is ahead that has waited for long and could fit, or that preempts
 };
 
-// Every decision respects the slots, the quotas, the gangs and the priorities, and is the same when it is repeated.
+// Every decision respects the slots, the quotas, the required ranks and the priorities, and is the same when it is
+// repeated.
 TEST(QueueWalks, EveryDecision_KeepsTheRules) {
   for (uint64_t seed = 1; seed <= 3'000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));

@@ -103,7 +103,7 @@ TEST_F(RankMetricsTest, SlowRank_IsVisibleInItsSpeed_AndBecomesAStraggler_UntilT
   EXPECT_THAT(ValuesOf("trainyard_rank_series_omitted", ""), ElementsAre(Pair("", 0)));
 
   harness_.Cancel(kJob);
-  harness_.Advance(absl::Minutes(2));  // none of its ranks stops at a step
+  harness_.Advance(absl::Minutes(2));  // the ranks do not stop, so the grace expires
   host_.Apply();
   ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_CANCELLED);
   Scrape();
