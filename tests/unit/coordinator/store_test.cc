@@ -86,7 +86,7 @@ TEST(SqliteStore, CommittedData_SurvivesReopening) {
   EXPECT_THAT(snapshot->records, ElementsAre(Pair("job/a", "1")));
 }
 
-// A commit whose effects wait should not have to copy the log if an idle moment can be used instead.
+// What a commit allows to happen waits until it is done, so the log should rather be copied while the store is idle.
 TEST(SqliteStore, LogIsCopiedIntoTheFile_WhenIdle_OrWhenItIsLong) {
   Folder folder;
   auto store = OpenSqliteStore(folder.File());

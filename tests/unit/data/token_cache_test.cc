@@ -128,7 +128,7 @@ TEST_F(TokenCacheTest, EveryDamagedByte_IsFoundByTheHash_AndInvalidStructureIsRe
     EXPECT_FALSE(HasGoodHash(damaged)) << byte;
     const bool is_only_counted = byte >= 40 && byte < 64;  // numbers of records, and the vocabulary
     const bool is_loss = byte >= 64 && (byte - 64) % 16 == 8;
-    const bool is_found = !is_only_counted && !is_loss && byte / 8 != 2;
+    const bool is_found = !is_only_counted && !is_loss && byte / 8 != 2;  // bytes 16 to 23 are the kind
     EXPECT_TRUE(!parse(damaged).ok() || !is_found) << byte;
   }
 }

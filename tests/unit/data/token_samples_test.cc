@@ -25,7 +25,8 @@ struct Sample {
 
 class TokenSamplesTest : public testing::Test {
  protected:
-  // Adds a chunk with documents 10, 11, ..., of these lengths; every token but the first is a target.
+  // Adds a chunk with documents of these lengths. The tokens of the nth document of the cache are 10 n, 10 n + 1, ...;
+  // every token but the first is a target.
   void AddDocuments(const std::vector<int64_t>& lengths) {
     TokenChunkWriter writer(1000, ChunkKind::kDocuments);
     for (const int64_t length : lengths) {
@@ -86,7 +87,7 @@ TEST_F(TokenSamplesTest, SeparateDocumentsOfAStream_BeginInAnyChunk_AndNoTargetL
     for (const int64_t length : lengths) {
       std::vector<int64_t> tokens(static_cast<size_t>(std::abs(length)));
       std::iota(tokens.begin(), tokens.end(), next);
-      if (length > 0) begins.push_back(next);  // a negative length continues the document of the chunk before it
+      if (length > 0) begins.push_back(next);  // else the tokens continue the last document
       next += std::abs(length);
       writer.AddTokens(tokens, /*begins=*/length > 0);
     }

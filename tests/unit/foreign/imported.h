@@ -40,7 +40,7 @@ struct Imported {
   }
 };
 
-// What one key of the file set.
+// Returns the settings that a key of the file became.
 inline std::vector<Setting> SettingsOf(const Imported& imported, absl::string_view key) {
   for (const KeyOutcome& outcome : imported.job.keys) {
     if (outcome.key == key) return outcome.settings;

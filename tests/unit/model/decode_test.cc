@@ -35,7 +35,7 @@ ModelSizes LlamaSizes(int64_t heads, int64_t kv_heads, int64_t depth) {
                              .tied = false});
 }
 
-// Widths that are and are not multiples of a vector; groups of heads; biases; a tied head.
+// Widths that are and are not multiples of a vector register's length; groups of heads; biases; a tied head.
 std::vector<DecodedModel> DecodedModels() {
   ModelSizes qwen = LlamaSizes(4, 1, 16);
   qwen.family = ModelFamily::kQwen2;
@@ -135,7 +135,7 @@ TEST(Decode, BitsOfASequence_DoNotDependOnTheOthersOrOnThreads) {
   for (const DecodedModel& decoded : DecodedModels()) {
     SCOPED_TRACE(decoded.name);
     auto model = NewDecodedModel(decoded.sizes);
-    // The products of whole prompts are MKL's, whose bits depend on the threads on some CPUs.
+    // MKL computes the products of whole prompts. On some CPUs, their bits depend on the number of threads.
     const auto scores_of = [&](int64_t sequences, int threads_of_steps) {
       at::set_num_threads(1);
       KeyValueCache cache = NewCache(*model, sequences);

@@ -121,7 +121,7 @@ TEST(HeadLoss, WithoutGradients_IsTheSame) {
   }
 }
 
-// The weight's gradient of such a small loss scale is below the normal numbers of fp16.
+// With so small a factor of the loss, the gradient of the weight is below the normal numbers of fp16.
 TEST(PaddedHeadLoss, InFp16_KeepsTheDigitsOfAGradientWithASmallSeed) {
   at::manual_seed(5);
   const HeadCase c;

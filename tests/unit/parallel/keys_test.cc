@@ -388,7 +388,7 @@ TEST(Freeze, FrozenParametersTakeNoHostMemory) {
     const DataParallelOptions options{.strategy = Strategy::kZero1, .offload = {.optimizer = true}, .ledger = &ledger};
     ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), {.data = options}));
     EXPECT_GE(bytes(MemoryKind::kHost) - host, 3 * 8 * trained);
-    EXPECT_LT(bytes(MemoryKind::kHost) - host, 3 * 8 * trained * 5 / 4) << "except for padding";
+    EXPECT_LT(bytes(MemoryKind::kHost) - host, 3 * 8 * trained * 5 / 4) << "padding adds less than a quarter";
     EXPECT_GE(bytes(MemoryKind::kParameters) - parameters, 8 * model->num_elements());
     return absl::OkStatus();
   });
@@ -423,7 +423,7 @@ TEST(RaggedTokenCounts, ManySmallMicroBatches_GiveTheNumbersOfOneLargeOne) {
         Train({.options = {.bucket_elements = 2000}, .mesh = {.dp_replicate = 2}, .micro = micro, .ragged = true}),
         large);
   }
-  EXPECT_GT(std::abs(large.losses[0] - OnOneRank().losses[0]), 1e-6) << "all tokens counted";
+  EXPECT_GT(std::abs(large.losses[0] - OnOneRank().losses[0]), 1e-6) << "ignored targets do not count";
 }
 
 }  // namespace

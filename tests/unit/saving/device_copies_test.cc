@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// On a CPU: memory and order are as on a GPU; only pinning and the stream differ.
+// This test runs on a CPU: memory and order are as on a GPU, but the memory is not pinned and there is no stream.
 TEST(DeviceCopiesTest, MemoryIsReused_UnlessItIsStillRead) {
   DeviceCopies copies(nullptr);
   EXPECT_THAT(copies.Copy({}), IsEmpty());

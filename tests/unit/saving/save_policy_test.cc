@@ -33,7 +33,7 @@ TEST(SavePolicyTest, SaveDueDuringAnother_WaitsForIt_ButOnlyOnceForAHangingDisk)
   policy.Began(10);
   ASSERT_EQ(policy.AtBoundary(20, true), Action::kAwait);
   policy.WaitTimedOut();
-  EXPECT_EQ(policy.AtBoundary(20, true), Action::kNothing) << "queued";
+  EXPECT_EQ(policy.AtBoundary(20, true), Action::kNothing) << "the save is queued";
   EXPECT_EQ(policy.AtBoundary(30, true), Action::kNothing) << "the ranks wait only once";
   EXPECT_EQ(policy.Update(33, {.ended = 3}), Outcome::kWritten);
   ASSERT_EQ(policy.AtBoundary(33, false), Action::kBegin);

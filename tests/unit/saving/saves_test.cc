@@ -1,5 +1,5 @@
-// When a single rank saves, what it leaves behind if the coordinator does not answer, and from the checkpoints of which
-// job it resumes.
+// When a single rank saves, what it leaves behind if the coordinator does not answer, and from which job's checkpoints
+// it resumes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -261,7 +261,7 @@ TEST_F(SavesTest, LossScaleThatIsFarTooHigh_IsLoweredUntilItFits) {
   EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
 
   ASSERT_THAT(link.steps(), SizeIs(60));
-  EXPECT_TRUE(link.steps()[15].skipped) << "more in a row than train.nonfinite_limit";
+  EXPECT_TRUE(link.steps()[15].skipped) << "more steps in a row than train.nonfinite_limit";
   EXPECT_FALSE(link.steps()[59].skipped);
 }
 

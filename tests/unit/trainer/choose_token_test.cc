@@ -79,7 +79,7 @@ TEST(ChooseToken, TopP_KeepsTheTokenThatReachesTheProbability) {
 TEST(ChooseToken, TopP_AppliesToWhatTemperatureAndTopKLeave) {
   // Of 0.5, 0.3 and 0.1, the first two have 8/9 of the probability.
   ExpectShares(SharesOf(FiveScores(), {.top_k = 3, .top_p = 0.88}), {{1, 0.5 / 0.8}, {2, 0.3 / 0.8}});
-  // At temperature 0.5 the first token has 0.70.
+  // At temperature 0.5, the most likely token alone has 0.70.
   ExpectShares(SharesOf(FiveScores(), {.temperature = 0.5, .top_p = 0.69}), {{1, 1}});
 }
 

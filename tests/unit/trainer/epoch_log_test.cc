@@ -85,7 +85,7 @@ TEST(EpochLog, ResumedRun_WritesTheLinesOfAnUninterruptedOne) {
     TemporaryFolder folder;
     {
       auto file = *MetricsFile::Open(folder / "metrics.jsonl", 0);
-      for (uint64_t step = 1; step <= kSteps; ++step) Run::Write(*file, step);  // some steps beyond the checkpoint
+      for (uint64_t step = 1; step <= kSteps; ++step) Run::Write(*file, step);  // also those after the checkpoint
     }
 
     const auto file = *MetricsFile::Open(folder / "metrics.jsonl", cut);

@@ -15,7 +15,7 @@ const std::vector<ProductShape> kThree = {{.rows = 256, .in = 64, .out = 64, .co
                                           {.rows = 256, .in = 512, .out = 512, .count = 4},
                                           {.rows = 256, .in = 256, .out = 512, .count = 4}};
 
-// A CPU that makes `rate` operations per second while the thread runs, and runs the thread for this share of the time.
+// A CPU that makes `rate` operations per second while the thread runs, and runs it for `share` of the time.
 class FakeCpu {
  public:
   FakeCpu(double rate, double share) : rate_(rate), share_(share) {}
@@ -63,7 +63,7 @@ TEST(TimeWithinBudget, NeverBeginsWhatWouldEndAfterTheBudget) {
 }
 
 TEST(TimeWithinBudget, SmallShapesAreStillTimedWhenALargerOneNoLongerFits) {
-  FakeCpu cpu(20e9, 1);  // 20, 10 and 0.3 ms
+  FakeCpu cpu(20e9, 1);  // the shapes take 0.3, 20 and 10 ms
   const std::vector<double> seconds = cpu.Time(kThree, {.budget_s = 0.025, .short_s = 0.001, .max_tries = 3});
 
   EXPECT_THAT(cpu.timed_, ElementsAre(512 * 512, 64 * 64, 64 * 64, 64 * 64));

@@ -192,7 +192,7 @@ TEST_F(RunTest, SigTerm_SavesAndEndsTheRun) {
 
 TEST_F(RunTest, FinishedRank_DoesNotExitBeforeItsFactsAreAcknowledged) {
   FakeLink slow;
-  slow.AcknowledgeAfterWaits(20);  // a daemon that is stopped when the last step is made
+  slow.AcknowledgeAfterWaits(20);  // as if the daemon was stopped during the last step
 
   ASSERT_EQ(Run(Order("run", 2), slow), kExitDone) << log_.str();
 
