@@ -48,7 +48,7 @@ class DaemonProcess {
   // Posts an event to the given incarnation; the event is lost if that incarnation has ended.
   void Post(uint64_t incarnation, agent::Event event);
 
-  // ---- called by trainers ----
+  // ---- called by trainers and the network ----
   PipePtr Connect(const v1::RegisterTrainer& registration);
   void PutValue(const TrainerId& id, const std::string& value);
   // Stores values that the coordinator has sent on the stream of the given incarnation.

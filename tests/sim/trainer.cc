@@ -11,8 +11,11 @@ namespace trainyard::sim {
 namespace {
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
-constexpr absl::Duration kCloseLimit = absl::Seconds(5);  // as in worker/trainer/main
-// The time to wait until all ranks are known to be done, as in worker/trainer/run.
+// How long a rank that did not finish waits, before it exits, until its daemon has its last facts and reports. The same
+// constant as in worker/trainer/main.cc.
+constexpr absl::Duration kCloseLimit = absl::Seconds(5);
+// The same for a rank that has finished: without its last fact, its group would be restarted. The same constant as in
+// worker/trainer/run.cc.
 constexpr absl::Duration kDoneWait = absl::Minutes(10);
 
 }  // namespace

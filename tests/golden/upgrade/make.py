@@ -36,7 +36,7 @@ def run_job(cluster, job_id, **keys):
 
 
 def make(cluster):
-    """Returns {what the test calls the job: id}."""
+    """Returns the id of each job, by the name that the test uses."""
     cluster.start_coordinator()
     worker = cluster.start_worker("h1", 2, "--snapshots", "")
     jobs = {"succeeded": run_job(cluster, "succeeded0001", train__steps=12, train__evaluate={"every_steps": 6})}
@@ -54,7 +54,7 @@ def make(cluster):
     jobs["running"] = run_job(cluster, "running0001", ranks=2, train__steps=1_000_000)
     pids = [cluster.wait_for_step(jobs["running"], 5).pid_of(rank) for rank in (0, 1)]
 
-    # The coordinator is gone when a trainer is killed, so the daemon keeps the facts about its end.
+    # The coordinator is killed before the trainers, so the daemon keeps the facts about their ends.
     cluster.coordinator.signal(signal.SIGKILL)
     cluster.coordinator.wait()
     outbox = FOLDER / "worker-h1" / "outbox"
