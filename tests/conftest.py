@@ -78,7 +78,8 @@ def slow_first(items, workers):
     return ordered + others[begin:]
 
 
-@pytest.hookimpl(trylast=True)  # when the tests that do not run have been removed, and fixtures have ordered the rest
+# Called last: by then, pytest has removed the tests that do not run, and ordered the others by their fixtures.
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         items[:] = slow_first(items, workers)

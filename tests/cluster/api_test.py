@@ -60,6 +60,7 @@ INVALID = {  # the fields of an invalid request, and the one that is wrong
     "ListHosts": ({"page_size": 1001}, "page_size"), "SetHost": ({"name": "x"}, "action"),
     "ListEvents": ({"page_size": 10_001}, "page_size"),
 }
+# The methods with a page token, each with the other fields that its request needs.
 TOKENS = {"List": {}, "FindJobs": {"text": "x"}, "GetQueue": {}, "ListHosts": {}, "ListEvents": {}}
 
 

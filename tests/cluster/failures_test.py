@@ -141,8 +141,7 @@ def test_a_trainer_killed_for_its_memory_is_reported_with_the_limit(small_memory
 
 def start_on_a_full_disk(cluster, tmp_path):
     """Starts a coordinator and a daemon with two slots; returns the small disk of the daemon and the file whose removal
-    frees space.
-    The disk has space for a run's small files, but not for a checkpoint."""
+    frees space. The disk has space for a run's small files, but not for a checkpoint."""
     disk = tmp_path / "disk"
     disk.mkdir()
     cluster.start_coordinator()

@@ -21,7 +21,7 @@ import tokens
 
 
 def start_with_lasting_token(cluster, *flags, port=None):
-    """A coordinator whose token is in the file where all programs look for it, and outlives a restart."""
+    """A coordinator with the same token after a restart. The token is in the file in which all programs look for it."""
     port = port or harness.free_port()
     tokens.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     return cluster.start_coordinator("--token-file", tokens.path_of(f"127.0.0.1:{port}"), *flags, port=port)
@@ -299,7 +299,9 @@ def test_a_call_whose_client_disconnects_before_it_is_processed_has_no_effect(la
                     lasting, None, {"Content-Type": "application/json"}))
                 time.sleep(0.05)  # the calls are spread over the time in which the core waits for the lock
                 client.close()
-            for _ in range(2):  # the thread that answers has then seen that the clients have gone
+            # When these scrapes have been answered, the one thread that owns all sockets of the HTTP port has seen that
+            # the clients have disconnected.
+            for _ in range(2):
                 cancelled_calls()
         finally:
             store.execute("ROLLBACK")

@@ -123,6 +123,7 @@ def test_the_plot_is_ascii_without_colour_unless_the_locale_is_unicode(tmp_path)
 
     assert plain.returncode == 0 and plain.stdout.isascii() and "\x1b" not in plain.stdout and "*" in plain.stdout
     assert "not finite  1 loss" in plain.stdout and "lowest" in plain.stdout
+    # The plot consists of braille patterns. The first one, U+2800, looks like a space.
     assert "⠀" <= max(shown) and max(len(line) for line in shown.splitlines()[:17]) <= 50
 
 

@@ -69,7 +69,7 @@ class Storage:
         loader = "/lib64/ld-linux-x86-64.so.2"
         if image.startswith("worker"):  # as ldd does it; the other images have no shell
             command = ["/bin/sh", "-c", f"LD_TRACE_LOADED_OBJECTS=1 exec {loader} {file}"]
-        else:  # names one missing library at most
+        else:  # the output names at most one missing library
             command = [loader, "--list", file]
         done = subprocess.run(["chroot", "--userspec=1000:1000", self.mount(image), *command], capture_output=True,
                               text=True, timeout=60, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})

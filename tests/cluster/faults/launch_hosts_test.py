@@ -15,7 +15,8 @@ import net_cluster
 SCRIPTS = pathlib.Path(__file__).parents[2] / "interop" / "scripts"
 EPOCHS = 6
 LOSE_AT = 3
-# In seconds. Peers notice at once that the programs of a host were killed, but only after a while that its link is cut.
+# How long a launch may take to end, in seconds. Peers notice at once that the programs of a host were killed, but only
+# after a while that its link is cut.
 END_S = 120
 
 
