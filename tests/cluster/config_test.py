@@ -72,8 +72,8 @@ def corpus(folder):
 def test_a_dialogue_writes_a_job_that_validates(tmp_path):
     corpus(tmp_path)
     terminal = Terminal(tmp_path, "--set", "resources.ranks=1", "--set", "train.batch.global=4")
-    # Accepts the default model, names the data, gives a wrong number of steps, asks for an explanation, and corrects the
-    # number. The eight empty lines accept the defaults of all other questions.
+    # Accepts the default model, names the data, gives a wrong number of steps, asks for an explanation, and corrects
+    # the number. The eight empty lines accept the defaults of all other questions.
     for line in ["", "corpus.txt", "none", "?", "3"]:
         terminal.answer(line)
     for _ in range(8):
