@@ -143,9 +143,8 @@ uint32_t RanksIfStartedAgain(const Turn& turn, const Job& job) {
   for (HostSlots& host : hosts) {
     const auto own = job.ranks_on.find(host.name);
     if (own == job.ranks_on.end()) continue;
-    const uint32_t ranks = static_cast<uint32_t>(own->second.size());
-    host.free = std::min(host.slots, host.free + ranks);
-    host.free_cores = std::min(host.cores, host.free_cores + ranks * job.head().spec().command().cpus());
+    FreeRanks(host, static_cast<uint32_t>(own->second.size()), job.head().spec().command().cpus());
+    host.free_cores = std::min(host.cores, host.free_cores);
   }
   WaitingJob waiting = MakeWaitingJob(turn, job, hosts);
   waiting.continues = true;

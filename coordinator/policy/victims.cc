@@ -32,18 +32,18 @@ class Trial {
     }
   }
 
-  // `sign`: 1 ends the job, -1 lets it run again. Unsigned numbers wrap around, so the product with -1 is subtracted.
+  // `sign`: 1 ends the job, -1 lets it run again.
   void Apply(const RunningJob& job, int sign) {
     for (const auto& [name, ranks] : job.ranks) {
       const auto at = index_.find(name);
       if (at == index_.end()) continue;
       HostSlots& host = hosts_[at->second];
       usable_ -= Usable(facts_.job->placement, host);
-      host.free += static_cast<uint32_t>(sign) * ranks;
-      host.free_cores += static_cast<uint32_t>(sign) * ranks * job.cpus;
+      (sign > 0 ? FreeRanks : TakeRanks)(host, ranks, job.cpus);
       usable_ += Usable(facts_.job->placement, host);
     }
     if (job.pool != facts_.job->pool) return;
+    // Unsigned numbers wrap around, so the product with -1 is added.
     use_.slots -= static_cast<uint64_t>(sign) * CountRanks(job.ranks);
     use_.gpus -= static_cast<uint64_t>(sign) * job.gpus;
     use_.running -= static_cast<uint64_t>(sign);

@@ -251,6 +251,16 @@ TEST_F(Preemption, OfSeveralJobs_TakesTheFewestThatSuffice) {
   EXPECT_THAT(Decide()[0].preempt, UnorderedElementsAre(JobId("three"), JobId("two")));
 }
 
+TEST_F(Preemption, RanksBeyondTheSlotsOfTheirHost_FreeNoSlots) {
+  hosts = {MakeHost("h1", 2, 0), MakeHost("h2", 2, 0)};
+  hosts[0].over = 2;  // the daemon of h1 came back with two slots instead of four
+  facts.running = {MakeRunning("a", {{H("h1"), 2}}, 0), MakeRunning("b", {{H("h1"), 2}}, 0),
+                   MakeRunning("c", {{H("h2"), 2}}, 10)};
+  facts.waiting = {MakeWaiting(1, 2, 90)};
+
+  EXPECT_THAT(Decide()[0].preempt, ElementsAre(JobId("c")));
+}
+
 TEST_F(Preemption, IfItWouldFreeTooFewSlots_NoJobIsPreempted) {
   hosts = {MakeHost("h1", 4, 0)};
   facts.running = {MakeRunning("a", {{H("h1"), 2}}, 10), MakeRunning("b", {{H("h1"), 2}}, 60)};
