@@ -117,6 +117,10 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::ListenUnix(const std::string
     return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": another program listens there"));
   }
   struct stat info;
+  if (errno == EAGAIN) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path,
+                                               ": another program listens there, and its queue of clients is full"));
+  }
   if (errno == ECONNREFUSED && lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) unlink(path.c_str());
   // Admit refuses a client that connects before the mode is set.
   if (bind(fd, at, sizeof address) != 0 || chmod(path.c_str(), options.any_user ? 0666 : 0600) != 0 ||
