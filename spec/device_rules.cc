@@ -7,12 +7,6 @@ std::string WhyNotOnGpu(const v1::JobSpec& spec) {
     return "the command chooses its device itself; resources.device cuda places it on hosts with GPUs";
   }
   if (spec.has_probe()) return "a probe measures the CPU unless resources.device is cuda";
-  if (spec.parallel().offload().optimizer() || spec.parallel().offload().parameters()) {
-    return "parallel.offload is supported on CPUs only";
-  }
-  if (spec.parallel().has_recompute() && spec.parallel().recompute().mode() != v1::RECOMPUTE_MODE_NONE) {
-    return "parallel.recompute is supported on CPUs only";
-  }
   if (spec.parallel().tensor() > 1 && spec.train().model().dropout() > 0) {
     return "dropout in attention with parallel.tensor above 1 is supported on CPUs only";
   }

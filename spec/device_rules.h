@@ -8,7 +8,7 @@
 namespace trainyard {
 
 // Returns why a job without resources.device trains on the CPU even if its hosts have GPUs, for example
-// "parallel.offload is supported on CPUs only"; empty if the job may use GPUs. `spec` is resolved, except for the keys
+// "a probe measures the CPU unless resources.device is cuda"; empty if the job may use GPUs. `spec` is resolved, except for the keys
 // that hosts decide.
 std::string WhyNotOnGpu(const v1::JobSpec& spec);
 

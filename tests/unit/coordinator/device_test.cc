@@ -142,12 +142,14 @@ TEST_F(JobDevice, DeviceInTheSpec_IsNotADecision) {
 TEST_F(JobDevice, JobThatIsSupportedOnCpusOnly_RunsOnTheCpu_WithTheReason) {
   FakeHost& host = Host("w1", 1, 1);
   v1::JobSpec spec = OpenSpec(1);
-  spec.mutable_parallel()->mutable_offload()->set_optimizer(true);
+  spec.mutable_train()->mutable_precision()->set_param(v1::PRECISION_BF16);
+  spec.mutable_train()->mutable_precision()->set_master(v1::PRECISION_BF16);
 
   harness_.Submit(spec, "aaaaaaaa");
 
   EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CPU);
-  EXPECT_EQ(Decision("aaaaaaaa").reason(), "parallel.offload is supported on CPUs only");
+  EXPECT_EQ(Decision("aaaaaaaa").reason(),
+            "train.precision has types of master weights or moments that only the optimizer on CPUs supports");
 }
 
 TEST_F(JobDevice, NextGenerationOnAHostWithoutAGpu_RunsOnTheCpu) {

@@ -22,8 +22,8 @@
 namespace trainyard {
 namespace {
 
-PreparedJob Prepared(const std::string& text) {
-  auto job = PrepareJob(Read(text).spec, {.job_id = "abcdefgh", .default_run_root = "/runs"});
+PreparedJob Prepared(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  auto job = PrepareJob(Read(text, overrides).spec, {.job_id = "abcdefgh", .default_run_root = "/runs"});
   EXPECT_TRUE(job.ok()) << job.status();
   return job.ok() ? *job : PreparedJob();
 }
@@ -120,12 +120,14 @@ TEST(Prepare, FormerNameOfAKey_IsCheckedInTheApiToo) {
 
 TEST(Prepare, JobWithSettingsForCpusOnly_RunsOnTheCpu) {
   const std::pair<const char*, const char*> cases[] = {
-      {"parallel: {offload: {optimizer: true}}", "parallel.offload is supported on CPUs only"},
-      {"parallel: {recompute: blocks}", "parallel.recompute is supported on CPUs only"},
-      {"parallel: {data: fsdp}", ""},
+      {"train.precision={param: bf16, master: bf16}",
+       "train.precision has types of master weights or moments that only the optimizer on CPUs supports"},
+      {"parallel.offload.optimizer=true", ""},
+      {"parallel.recompute.mode=blocks", ""},
+      {"parallel.data=fsdp", ""},
   };
   for (const auto& [keys, reason] : cases) {
-    PreparedJob job = Prepared(absl::StrCat(kGoodJob, keys, "\n"));
+    PreparedJob job = Prepared(kGoodJob, {keys});
     EXPECT_EQ(job.spec.resources().has_device(), *reason != '\0') << keys;
     for (const v1::ResolvedKey& decision : job.decisions) {
       if (decision.key() != "resources.device") continue;
