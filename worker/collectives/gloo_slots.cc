@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
@@ -6,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/collectives/packet_slots.h"
 
@@ -22,6 +24,17 @@ struct alignas(64) MessageStart {
 };
 
 at::Tensor NewMessage(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
+
+// Replaces `message` if it is smaller than `bytes`.
+absl::Status MakeRoom(at::Tensor& message, size_t bytes) {
+  if (message.defined() && static_cast<size_t>(message.numel()) >= bytes) return absl::OkStatus();
+  try {
+    message = NewMessage(bytes);
+  } catch (const c10::Error&) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes for a packet"));
+  }
+  return absl::OkStatus();
+}
 
 std::byte* DataOf(const at::Tensor& message) { return static_cast<std::byte*>(message.data_ptr()); }
 
@@ -43,9 +56,7 @@ class GlooSender final : public PacketSlots {
       slot_bytes_ = std::max(needed, slot_bytes_ / 2 * 3);
       for (uint64_t i = 0; i < kPacketSlots; ++i) slot.sends.push_back(Announce());
     }
-    if (!slot.message.defined() || static_cast<size_t>(slot.message.numel()) < slot_bytes_) {
-      slot.message = NewMessage(slot_bytes_);
-    }
+    RETURN_IF_ERROR(MakeRoom(slot.message, slot_bytes_));
     return DataOf(slot.message) + sizeof(MessageStart);
   }
 
@@ -89,7 +100,10 @@ class GlooSender final : public PacketSlots {
 class GlooReceiver final : public PacketSlots {
  public:
   explicit GlooReceiver(std::unique_ptr<PeerCommunicator> peers) : peers_(std::move(peers)) {
-    for (Slot& slot : slots_) Post(slot);
+    for (Slot& slot : slots_) {
+      slot.message = NewMessage(slot_bytes_);
+      slot.receive = peers_->ReceiveFrom(slot.message, kSendingEnd);
+    }
   }
 
   absl::StatusOr<std::byte*> AwaitRoom(uint64_t, size_t) override {
@@ -105,12 +119,12 @@ class GlooReceiver final : public PacketSlots {
       std::memcpy(&start, DataOf(slot.message), sizeof(start));
       if (start.new_slot_bytes == 0) return DataOf(slot.message) + sizeof(start);
       slot_bytes_ = start.new_slot_bytes;
-      PostNext();
+      RETURN_IF_ERROR(PostNext());
     }
   }
 
   absl::Status Release(uint64_t) override {
-    PostNext();
+    RETURN_IF_ERROR(PostNext());
     if (acknowledgement_ != nullptr) {
       RETURN_IF_ERROR(acknowledgement_->Wait());
     }
@@ -126,17 +140,13 @@ class GlooReceiver final : public PacketSlots {
     std::unique_ptr<Collective> receive;
   };
 
-  void Post(Slot& slot) {
-    if (!slot.message.defined() || static_cast<size_t>(slot.message.numel()) < slot_bytes_) {
-      slot.message = NewMessage(slot_bytes_);
-    }
-    slot.receive = peers_->ReceiveFrom(slot.message, kSendingEnd);
-  }
-
   // Posts another receive in the slot whose message was read, and moves on to the next slot.
-  void PostNext() {
-    Post(slots_[next_]);
+  absl::Status PostNext() {
+    Slot& slot = slots_[next_];
+    RETURN_IF_ERROR(MakeRoom(slot.message, slot_bytes_));
+    slot.receive = peers_->ReceiveFrom(slot.message, kSendingEnd);
     next_ = (next_ + 1) % kPacketSlots;
+    return absl::OkStatus();
   }
 
   const std::unique_ptr<PeerCommunicator> peers_;
