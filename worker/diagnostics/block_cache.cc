@@ -28,7 +28,14 @@ void* BlockCache::Allocate(size_t bytes) {
     while (counts_.idle_bytes > 0 && counts_.idle_bytes + counts_.in_use_bytes > limit) DropOldest();
     ++counts_.allocated;
   }
-  return system_.allocate(size);
+  try {
+    return system_.allocate(size);
+  } catch (...) {
+    absl::MutexLock lock(&mu_);
+    counts_.in_use_bytes -= static_cast<int64_t>(size);
+    --counts_.allocated;
+    throw;
+  }
 }
 
 void BlockCache::Free(void* block) {
