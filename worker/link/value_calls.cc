@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/limits.h"
 #include "common/rpc_status.h"
 #include "common/status_macros.h"
@@ -17,6 +18,8 @@ namespace {
 constexpr absl::Duration kPutLimit = absl::Minutes(1);
 // A long wait is requested in slices, so that the link notices when the daemon was replaced.
 constexpr absl::Duration kGetSlice = absl::Seconds(10);
+
+absl::Time SteadyNow() { return Clock::GetSteadyClock().TimeNow(); }
 
 }  // namespace
 
@@ -80,26 +83,26 @@ absl::Status ValueCalls::Put(absl::string_view name, absl::string_view value) {
     absl::MutexLock lock(&mu_);
     if (!forgotten_) values_.emplace(name, value);
   }
-  absl::Time until = absl::Now() + kPutLimit;
+  const absl::Time until = SteadyNow() + kPutLimit;
   absl::Duration back_off = limits::kReconnectMin;
   while (true) {
     absl::Status status = PutOnce(name, value);
     bool may_retry = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!may_retry || absl::Now() + back_off > until) return status;
+    if (!may_retry || SteadyNow() + back_off > until) return status;
     Pause(back_off);
     back_off = std::min(back_off * 2, limits::kReconnectMax);
   }
 }
 
 absl::StatusOr<std::string> ValueCalls::Get(absl::string_view name, absl::Duration timeout) {
-  absl::Time until = absl::Now() + timeout;
+  const absl::Time until = SteadyNow() + timeout;
   absl::Duration back_off = limits::kReconnectMin;
   v1::TrainerGetRequest request;
   *request.mutable_key() = key_;
   request.set_token(token_);
   request.set_name(std::string(name));
   while (true) {
-    absl::Duration slice = std::clamp(until - absl::Now(), absl::ZeroDuration(), kGetSlice);
+    absl::Duration slice = std::clamp(until - SteadyNow(), absl::ZeroDuration(), kGetSlice);
     request.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(slice)));
     v1::TrainerGetResponse response;
     // The daemon ends the wait after `slice`; its answer has one more second to arrive.
@@ -108,9 +111,9 @@ absl::StatusOr<std::string> ValueCalls::Get(absl::string_view name, absl::Durati
                  [&](grpc::ClientContext& context) { return stub_.GetValue(&context, request, &response); });
     if (status.ok()) return std::move(*response.mutable_value());
     bool may_retry = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!may_retry || absl::Now() >= until) return status;
+    if (!may_retry || SteadyNow() >= until) return status;
     if (absl::IsUnavailable(status)) {
-      Pause(std::min(back_off, until - absl::Now()));
+      Pause(std::min(back_off, until - SteadyNow()));
       back_off = std::min(back_off * 2, limits::kReconnectMax);
     }
   }
