@@ -243,7 +243,8 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
   while (!HasEnded(trainer)) {
     struct pollfd fds[4] = {
         {signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {out->fd(), POLLIN, 0}, {err->fd(), POLLIN, 0}};
-    if (poll(fds, 4, -1) < 0 && errno != EINTR) return;
+    // poll fails while the kernel has no memory for it. The trainer still runs then.
+    if (poll(fds, 4, -1) < 0 && errno != EINTR) usleep(100'000);
     if (fds[0].revents != 0) {
       struct signalfd_siginfo info;
       while (read(signals, &info, sizeof info) == sizeof info) {
