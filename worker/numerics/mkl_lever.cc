@@ -52,12 +52,12 @@ std::string UseMklLever(MklLever choice) {
   const bool avx512 = BestVectorCode() == VectorCode::kAvx512, avx2 = BestVectorCode() >= VectorCode::kAvx2;
   std::string kernels;
   if (CpuIsIntel()) {
-    kernels = "MKL's own choice (the CPU is Intel's and needs no lever)";
+    kernels = "MKL's own choice (the CPU is Intel's)";
   } else if (choice == MklLever::kOff) {
-    kernels = "MKL's own choice (the lever is off)";
+    kernels = "MKL's own choice (mkl)";
   } else if (avx512 || (choice == MklLever::kOn && avx2)) {
     g_reports_intel = true;
-    kernels = absl::StrCat("MKL's ", avx512 ? "AVX-512" : "AVX2", " kernels, enabled by the lever");
+    kernels = absl::StrCat("MKL's ", avx512 ? "AVX-512" : "AVX2", " kernels for CPUs of Intel (mkl_intel)");
   } else {
     kernels =
         absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? " and no AVX2" : "", ")");

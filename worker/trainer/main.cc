@@ -137,7 +137,7 @@ KernelChoice ChooseKernels(MklLever choice, const std::vector<ProductShape>& sha
   }
   return {.lever = LeverIsFaster(*speeds, expected) ? MklLever::kOn : MklLever::kOff,
           .reason = absl::StrFormat("measured once on this CPU for this model, one thread, in %.0f ms: %.0f GFLOP/s "
-                                    "with the lever, %.0f without",
+                                    "with mkl_intel, %.0f with mkl",
                                     speeds->measured_ms, speeds->with_lever, speeds->without)};
 }
 
@@ -170,7 +170,7 @@ KernelDecision FindKernels() {
   for (const KernelSpeeds& speeds : all) longest_ms = std::max(longest_ms, speeds.measured_ms);
   return {.product_kernels = count == 0 || count == all.size() ? KernelsOfLever(count > 0) : "differs by model",
           .sentence = absl::StrFormat("measured once on this CPU for each of %s, in at most %.0f ms, and read in %.1f "
-                                      "ms; the lever is faster for %d",
+                                      "ms; mkl_intel is faster for %d",
                                       Plural(all.size(), "model"), longest_ms, read_ms, count)};
 }
 
