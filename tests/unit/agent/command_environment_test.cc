@@ -81,7 +81,7 @@ TEST(CommandEnvironment, HasTheVariablesOfTorchrun) {
   EXPECT_THAT(variables, Not(Contains("RANK=9")));
 }
 
-TEST(CommandEnvironment, RanksOnSeveralHosts_UseTheInterfaceOfTheDataAddress_UnlessTheUserHasChosenOne) {
+TEST(CommandEnvironment, RanksOnSeveralHosts_UseTheInterfaceOfTheDataAddress_UnlessTheJobOrTheEnvironmentNamesOne) {
   const auto variables = [](const v1::DesiredTrainer& desired, const std::vector<const char*>& inherited) {
     std::vector<const char*> environment = inherited;
     environment.push_back(nullptr);
@@ -101,7 +101,7 @@ TEST(CommandEnvironment, RanksOnSeveralHosts_UseTheInterfaceOfTheDataAddress_Unl
   EXPECT_THAT(variables(desired, {"NCCL_SOCKET_IFNAME=ib0"}), Contains("NCCL_SOCKET_IFNAME=eth3"));
 }
 
-TEST(CommandEnvironment, ThreadsAreThoseOfTheJob_ThenOfTheDaemon_ThenOneIfRanksShareTheHost) {
+TEST(CommandEnvironment, OmpNumThreads_IsThatOfTheJob_ElseOfTheDaemon_ElseOneIfRanksShareTheHost) {
   v1::DesiredTrainer alone = DesiredCommand(0);
   alone.set_local_world_size(1);
   EXPECT_THAT(VariablesOf(alone, {}), Not(Contains("OMP_NUM_THREADS=1")));

@@ -173,8 +173,9 @@ class FakeCoordinator final : public v1::AgentService::Service {
       auto [at, is_new] = seen_.values.try_emplace(value.name(), value.value());
       if (is_new) *list.add_values() = value;
       if (at->second == value.value()) continue;
-      reported.add_refused()->set_name(value.name());
-      reported.mutable_refused(0)->set_code(static_cast<uint32_t>(grpc::StatusCode::ALREADY_EXISTS));
+      auto* refused = reported.add_refused();
+      refused->set_name(value.name());
+      refused->set_code(static_cast<uint32_t>(grpc::StatusCode::ALREADY_EXISTS));
     }
     reported.set_values(list.SerializeAsString());
     reported.set_count(static_cast<uint32_t>(list.values_size()));

@@ -125,7 +125,7 @@ class FakeTrainer {
       report.mutable_report()->set_phase("train");
       report.mutable_report()->set_last_step(++step);
       report.mutable_report()->add_steps()->set_step(step);
-      stream_->Write(report);
+      if (!stream_->Write(report)) return 3;
       if (steps == UINT64_MAX) absl::SleepFor(absl::Milliseconds(5));
     }
     v1::TrainerMessage finished;

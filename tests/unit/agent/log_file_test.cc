@@ -92,7 +92,7 @@ TEST_F(LogFileTest, RotationWhileReading_LosesNothing) {
   EXPECT_EQ(lines, expected);
 }
 
-TEST_F(LogFileTest, OutputThatIsReplacedBeforeItIsRead_IsNamedAsMissing) {
+TEST_F(LogFileTest, OutputThatIsRotatedAwayBeforeItIsRead_IsReportedAsMissing) {
   LogFile file(path_);
   Append("a\nb");
   EXPECT_THAT(ReadAll(file), ElementsAre("a"));

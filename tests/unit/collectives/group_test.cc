@@ -206,7 +206,8 @@ TEST_P(Transports, BuffersOutliveTheCommunicator) {
 
 TEST_P(Transports, EqualGroupsShareOneCommunicator) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
-              RETURN_IF_ERROR(Expect(groups.shard == groups.world && groups.reshard == groups.world, "aliases"));
+              RETURN_IF_ERROR(Expect(groups.shard == groups.world && groups.reshard == groups.world,
+                                     "equal groups share one communicator"));
               const bool single = groups.world->world_size() == 1;
               RETURN_IF_ERROR(Expect(groups.replicate->world_size() == 1, "replicate has one rank"));
               return Expect(groups.owned.size() == (single ? 1 : 2), "one communicator per different group");
@@ -234,7 +235,8 @@ TEST_P(Transports, CountOperationsByKindAndType) {
               const std::pair in_fp64{CollectiveKind::kAllGather, at::kDouble};  // from the warm-up
               RETURN_IF_ERROR(
                   Expect(after.at(in_fp64).operations == before.at(in_fp64).operations, "fp64 is counted separately"));
-              RETURN_IF_ERROR(Expect(events.size() == 3 && events[2].kind == CollectiveKind::kReduceScatter, "events"));
+              RETURN_IF_ERROR(Expect(events.size() == 3 && events[2].kind == CollectiveKind::kReduceScatter,
+                                     "three events, the last of a reduce-scatter"));
               RETURN_IF_ERROR(
                   Expect(events[1].started <= events[1].wait_began && events[1].wait_began <= events[1].wait_ended,
                          "times in order"));

@@ -129,7 +129,7 @@ TEST(AnyIntersect, OfAPinwheel_IsFalse) {
   EXPECT_TRUE(AnyIntersect(pinwheel));
 }
 
-TEST(AnyIntersect, OfTenThousandBoxes_LooksAtEachAFewTimes) {
+TEST(AnyIntersect, OfTenThousandBoxes_VisitsEachAtMostSixteenTimesOnAverage) {
   for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{{1, 10'000}, {10'000, 1}, {100, 100}}) {
     std::vector<Box> boxes;
     for (int64_t r = 0; r < rows; ++r) {

@@ -78,7 +78,7 @@ TEST_F(RotatedLogTest, FileThatCannotBeRenamed_Grows) {
   EXPECT_EQ(Content(), "a\nlonger\n");
 }
 
-TEST_F(RotatedLogTest, FileThatCannotBeRenamed_IsRenamedLater_AfterAsManyBytesAgain) {
+TEST_F(RotatedLogTest, FileThatCannotBeRenamed_IsRenamedLater_AfterMaxBytesMore) {
   auto file = Open(/*max_bytes=*/10, /*max_files=*/1);
   EXPECT_TRUE(file->Write("line one\n"));
   ASSERT_EQ(mkdir((path_ + ".1").c_str(), 0700), 0);

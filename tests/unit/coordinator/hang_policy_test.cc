@@ -307,7 +307,7 @@ TEST_F(HangTest, RankInAnOperationThatOthersCompleted_IsNotBlamed_AndTheNetworkG
                         "at w2"));
 }
 
-TEST_F(HangTest, OperationsStartedAhead_AreNotSkippedOnes) {
+TEST_F(HangTest, OperationsThatAPeerStartedEarly_DoNotCountAsSkipped) {
   // Rank 0 has started three buckets and waits for the first; rank 1 still computes and has started only the first.
   AddRank();
   AddRank();
