@@ -23,7 +23,7 @@ std::string RequiredLines(const ForeignJob& job) {
   struct Example {
     const char* key;
     const char* line;
-    bool is_begun;     // the job has other keys of this group, so that only `rest` is missing
+    bool is_begun;  // the job has other keys of this group, so that only `rest` is missing
     const char* rest;
   };
   const v1::Train& train = job.spec.train();

@@ -159,11 +159,11 @@ struct Job {
   GenerationState current;
 
   // Soft, and not specific to a generation.
-  absl::Time restart_at = absl::InfinitePast();  // not placed again before this
-  double longest_s = 0;                          // the longest step, evaluation or save, for which a stop may wait
-  std::map<HostName, PathQuery> path_queries;    // for its newest checkpoint, while none of its hosts can be reached
-  bool abandon_refused = false;  // it was published that no other host has its newest checkpoint
-  uint64_t reports_dropped = 0;  // step reports whose loss was not published yet
+  absl::Time restart_at = absl::InfinitePast();     // not placed again before this
+  double longest_s = 0;                             // the longest step, evaluation or save, for which a stop may wait
+  std::map<HostName, PathQuery> path_queries;       // for its newest checkpoint, while none of its hosts can be reached
+  bool abandon_refused = false;                     // it was published that no other host has its newest checkpoint
+  uint64_t reports_dropped = 0;                     // step reports whose loss was not published yet
   absl::Time drops_since = absl::InfiniteFuture();  // when a loss was last published; infinite: not recently
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;

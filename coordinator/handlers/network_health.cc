@@ -49,10 +49,10 @@ void CheckDisk(Turn& turn, Host& host) {
   if (!full)
     return PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kInfo,
                           absl::StrCat("the disk of host ", host.name.value(), " has space again"));
-  PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
-                 absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
-                              host.disk_free_bytes,
-                              " bytes free): the daemon keeps its facts in memory until there is space"));
+  PublishForHost(
+      turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
+      absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
+                   host.disk_free_bytes, " bytes free): the daemon keeps its facts in memory until there is space"));
 }
 
 }  // namespace

@@ -57,8 +57,8 @@ struct HostLossFacts {
   size_t reachable_ranks = 0;  // ranks on reachable hosts, running or not
   absl::string_view broken;    // a rank's report of a broken collective, or how it failed; empty: none
   absl::Span<const PeerRank> peers;
-  absl::Duration since_progress;  // since the group's last progress; if it trains, since the last completed step
-  absl::Duration learned_step;    // zero: unknown
+  absl::Duration since_progress;      // since the group's last progress; if it trains, since the last completed step
+  absl::Duration learned_step;        // zero: unknown
   absl::Duration none_reachable_for;  // zero: some host of the job is reachable
   absl::Duration abandon_after;
 };

@@ -21,7 +21,7 @@ struct WebhookDecision {
 };
 
 // `attempts` includes the one that led to `answer`. A server that is overloaded or cannot be reached is asked again for
-// about five minutes; one that refuses the request is not.
+// four to five minutes; one that refuses the request is not.
 WebhookDecision DecideWebhook(int attempts, const WebhookAnswer& answer);
 
 }  // namespace trainyard

@@ -67,10 +67,9 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7072); empty: none");
   app.add_option("--health", flags.health,
                  "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
-  app.add_option(
-      "--snapshots", flags.snapshots,
-      "folder in a file system in memory, where copies of saves outlive the trainers (default /dev/shm); "
-      "empty: none");
+  app.add_option("--snapshots", flags.snapshots,
+                 "folder in a file system in memory, where copies of saves outlive the trainers (default /dev/shm); "
+                 "empty: none");
   app.add_option("--label", flags.labels,
                  "label of this host: rack=r1, switch=s1 or a key of your own; repeat the flag for each key")
       ->take_all();
@@ -288,9 +287,8 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   CheckListen("health", config.health, file.allow_plaintext(), &problems);
   CheckName(config.name, &problems);
   if (config.state.size() > kStateBytesMax) {
-    problems.push_back(
-        absl::StrCat("state: the path ", config.state, " has ", config.state.size(), " bytes; expected at most ",
-                     kStateBytesMax, ": give a shorter path with --state"));
+    problems.push_back(absl::StrCat("state: the path ", config.state, " has ", config.state.size(),
+                                    " bytes; expected at most ", kStateBytesMax, ": give a shorter path with --state"));
   }
   CheckDescriptor("--lifeline-fd", config.lifeline_fd, &problems);
   CheckDescriptor("--ready-fd", config.ready_fd, &problems);

@@ -63,11 +63,11 @@ TEST(Lora, RankAlone_ResolvesAlphaAndTargets) {
   auto job = PrepareLora(read.spec);
 
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(LoraDecisions(*job),
-            (std::map<std::string, std::string>{
-                {"train.lora.alpha",
-                 "4 (equal to the rank, so that the product of the adapter's matrices has the factor 1)"},
-                {"train.lora.targets", "c_attn (the default of PEFT for gpt2)"}}));
+  EXPECT_EQ(
+      LoraDecisions(*job),
+      (std::map<std::string, std::string>{
+          {"train.lora.alpha", "4 (equal to the rank, so that the product of the adapter's matrices has the factor 1)"},
+          {"train.lora.targets", "c_attn (the default of PEFT for gpt2)"}}));
   EXPECT_EQ(SizesOf(job->spec.train()).lora, (LoraSettings{.rank = 4, .alpha = 4, .targets = {"c_attn"}}));
 }
 
