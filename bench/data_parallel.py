@@ -47,7 +47,8 @@ PEERS = {
     "fp32": ("eager", False), "bf16": ("eager", True), "ddp": ("ddp", False), "zero1": ("zero1", False),
     "fsdp": ("fsdp2", False), "tiny-ddp": ("ddp", False), "tiny-fsdp": ("fsdp2", False),
 }
-# Name, description, bars and aims, each for PyTorch (as installed, tuned). A side without a bar is not run.
+# Name, description, bars and aims (run.Row). Each pair is for PyTorch as installed and for PyTorch tuned; None: the two
+# are not compared.
 COMPARISONS = [
     ("fp32", "lab-10m fp32, 1 rank x 2 threads ÷ PyTorch eager", (1.9, 0.96), (2.3, 1.15)),
     ("bf16", "lab-10m bf16, 1 rank x 2 threads ÷ PyTorch eager autocast", (1.12, 0.92), (1.8, 1.4)),

@@ -28,7 +28,7 @@ FINISHED_JOBS = 20      # that the coordinator keeps; the default is 1,000, whic
 DAEMONS = {"h1": 3, "h2": 3}  # slots
 SHORT_JOBS = 2          # at a time
 VISITORS = 3            # of each kind of stream at a time
-WARM_VISITORS = 6       # as many more until the warm-up ends
+WARM_VISITORS = 6       # in addition to VISITORS, until the warm-up ends
 WARM_PAUSE_S = 0.5      # the mean time between two short jobs of a slot in the warm-up
 SETTLE_SHARE = 0.1      # of the warm-up, after its additional clients have ended
 FILLS_IN_FLIGHT = 16
@@ -136,7 +136,7 @@ class Load:
                   "metrics": [cluster.metrics_port, *(port for _, port in self.workers.values())]}
         (stage.folder / "warm-up").mkdir()
         self.warm_clients = [
-            # No job that has to be cancelled, because this client ends at any time.
+            # Its `kinds` do not include "cancelled", because this client may be closed before it cancels such a job.
             stage.client("short-jobs", at_a_time=sum(DAEMONS.values()), pause=WARM_PAUSE_S, request=short,
                          folder=str(stage.folder / "warm-up"), kinds=["train", "command", "failing"]),
             stage.client("visitors", each=WARM_VISITORS, **visits)]
@@ -297,7 +297,8 @@ def figure_of(name, samples, kind, measured):
                       descriptors_last=samples[-1].descriptors)
     what = f"{KINDS[kind]}, {name}, over {measured}"
     if kind == "allocated" and not allocations_are_exact():
-        return Figure(f"{what}, with what threads keep", 0 if trend is None else trend.slope, "KiB/h", others=others)
+        return Figure(f"{what}, including the freed blocks that threads keep", 0 if trend is None else trend.slope,
+                      "KiB/h", others=others)
     small = trends.SMALL if kind == "allocated" else trends.RESOLUTION
     if trends.verdict_of(trend, small) == "undecided":
         return Figure(f"{what}: too few or too noisy samples for a verdict", 0 if trend is None else trend.slope,

@@ -217,7 +217,8 @@ class Visitors:
 
 
 async def visit(setting, schema):
-    """Visitors until the end; prints the numbers of their visits. `each`: how many of each kind at a time."""
+    """Visitors until the end; prints the numbers of their visits. `each`: how many watchers,
+    readers of logs and readers of feeds at a time; of the other kinds there is one."""
     visitors = Visitors(setting, schema)
     async with asyncio.TaskGroup() as tasks:
         for kind, pause in ((visitors.visit_watch, 1), (visitors.visit_logs, 1), (visitors.visit_feed, 1)):
@@ -230,7 +231,7 @@ async def visit(setting, schema):
             say(**visitors.counts)
 
 
-# What short jobs do: most train a few steps and save, some are commands, some fail, some are cancelled.
+# What short jobs do: a third train a few steps and save, a third are commands, and the others fail or are cancelled.
 SHORT_JOBS = ("train", "command", "train", "failing", "command", "cancelled")
 
 

@@ -115,8 +115,8 @@ std::vector<Candidate> CandidatesOf(const std::vector<StepFolder>& folders) {
   return candidates;
 }
 
-// Whether a later generation of the job has resumed from before this step. Such a generation has saved this step or an
-// earlier one.
+// Whether a later generation of the job is known to have resumed from before this step: it has saved this step or an
+// earlier one. A generation that has saved only later steps is not recognized.
 bool IsAbandoned(const Candidate& candidate, const std::vector<Candidate>& all) {
   return std::any_of(all.begin(), all.end(), [&](const Candidate& other) {
     return other.job_id == candidate.job_id && other.generation > candidate.generation && other.step <= candidate.step;

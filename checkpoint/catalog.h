@@ -4,9 +4,8 @@
 // [Note: which checkpoints are removed] `keep` counts back from `newest_step`, which for rank 0 is the newest step that
 // the coordinator has confirmed. Checkpoints of later steps, which a run leaves when it resumes from an older one, are
 // not counted, because they are replaced when the run reaches their steps again. A checkpoint beyond `keep` is retained
-// if its step is protected (rank 0 protects `newest_step`, because a restart requests it), if its step is a multiple of
-// `keep_every`, while a process reads it, if it is the newest whose values are all finite, and, with `keep_best`, if it
-// is the best up to `newest_step`.
+// if its step is in `protected_steps`, if its step is a multiple of `keep_every`, while a process reads it, if it is
+// the newest whose values are all finite, and, with `keep_best`, if it is the best up to `newest_step`.
 //
 // The best checkpoint is the one whose manifest has the lowest `evaluation.loss` among those that were evaluated on the
 // same data as the newest one and that no later generation of the job has abandoned; if losses are equal, the oldest.
@@ -68,8 +67,8 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
 // The name that stands for the best checkpoint where a checkpoint is chosen: <run folder>/best.
 inline constexpr char kBestName[] = "best";
 
-// Returns the best checkpoint of a run folder, by its manifests alone; none if no checkpoint was evaluated. Fails if
-// the folder cannot be read.
+// Returns the best checkpoint of a run folder, by its manifests alone; none if no usable checkpoint has a finite
+// loss of an evaluation. Fails if the folder cannot be read.
 absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder);
 
 // Returns the path of the best checkpoint if `path` is <run folder>/best and no such file exists, else `path` itself.

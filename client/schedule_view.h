@@ -17,9 +17,10 @@ struct ScheduleResult {
   absl::Status status;
   PipelineSchedule schedule = {};
   PipelineSimulation simulation = {};
-  // Set if the results divide one step in different ways, so that their times can be compared.
-  std::optional<double> overhead = {};  // StepCosts.overhead as a share of the time of all ranks
-  int samples = 0;                      // of a micro-batch; 0: unknown
+  // The computation that smaller micro-batches cost in addition (StepCosts::overhead, schedule_costs.h), as a share of
+  // the time of all ranks. Set if all results are of the same step, which they divide into micro-batches differently.
+  std::optional<double> overhead = {};
+  int samples = 0;  // of a micro-batch; 0: unknown
 };
 
 // "1f1b, 4 stages, 8 micro-batches: time 33, bubble 27.3 %, at most 4 micro-batches in flight".

@@ -39,7 +39,7 @@ struct GetJob {
 struct ListJobs {
   CallId call;
   v1::ListRequest request;
-  bool brief = false;            // without specs, except name and number of ranks
+  bool brief = false;            // with the fields of MakeBrief only
   std::vector<JobId> only = {};  // if not empty: only these jobs, without pages; unknown jobs are left out
 };
 

@@ -10,8 +10,8 @@ v1::Job MakeJob(const Turn& turn, const Job& job);
 
 // Returns the job as a list shows it, without the parts whose size grows.
 v1::Job MakeHead(const Job& job);
-// As MakeHead, but contains of the spec only the name and the number of ranks, and of the reason only its beginning. It
-// costs much less, because specs and reasons may be large.
+// Returns the fields of MakeHead that a list on the status page shows: the name and the number of ranks instead of the
+// whole spec, and only the beginning of the reason. It costs much less, because specs and reasons may be large.
 v1::Job MakeBrief(const Job& job);
 
 }  // namespace trainyard

@@ -3,18 +3,18 @@
 // operator's `drain --lost` needs no rule):
 //
 //   broken     a rank on a reachable host reported a broken collective, or has failed itself
-//   ending     the group is being ended, and no reachable rank of it is left
+//   ending     the group is being ended, a host of the job is reachable, and no reachable rank is left
 //   stall      every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
 //              plus two learned step times. Stages of a pipeline wait in different channels, or in collectives among
 //              themselves; for them the case also requires that no reachable rank started or completed an operation
-//              in that time. Time after the last report of a rank does not count: if the coordinator itself is cut off,
-//              all hosts become silent, one of them a little earlier than the others. A rank that evaluates,
-//              saves or makes its first step must also have exceeded the learned limit of that phase. If the host may
-//              not have received `go` (no step was made), its trainers may still wait for it: then the limit is
-//              kFormingPatience
+//              in that time. The time since the last report of a reachable rank does not count: if the coordinator
+//              itself is cut off, the lease of the host that became silent first expires while the others, silent too,
+//              still count as reachable. A rank that evaluates, saves or makes its first step must also have exceeded
+//              the learned limit of that phase. If the host may not have received `go` (no step was made), its trainers
+//              may still wait for it: then the limit is kFormingPatience
 //   command    the ranks run a command, which reports no waits, at least one of them is on a reachable host, and the
 //              host was silent for kFormingPatience
-//   forming    the group is forming and has made no progress for kFormingPatience
+//   forming    the group is forming, has a rank on a reachable host, and has made no progress for kFormingPatience
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once
 
@@ -31,8 +31,9 @@ namespace trainyard {
 // daemon that is restarted, stopped or cut off briefly comes back within this time.
 inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
 
-// The limit of a stall is this share of the lease plus two steps. The stall begins together with the silence and is
-// detected within a tick or a report, so the decision is made within one lease plus two steps.
+// The limit of a stall is this share of the lease plus two steps. The stall begins together with the silence. The rest
+// of the lease is left for its detection, which takes a tick or a report, so the decision is made within one lease plus
+// two steps of the silence.
 inline constexpr double kStallShare = 0.8;
 
 // A rank that runs on a reachable host: its process has not exited.

@@ -57,7 +57,7 @@ class Acceptor {
   std::vector<std::string> addresses() const;
 
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to);
-  // Frees the port; accepted connections remain open.
+  // Frees the port or removes the Unix socket; accepted connections remain open.
   void Stop();
 
  private:
@@ -72,7 +72,7 @@ class Acceptor {
   const Options options_;
   std::vector<int> listeners_;
   uint16_t port_ = 0;
-  std::string path_;  // of a Unix socket, which is removed with this object; empty: none
+  std::string path_;  // of a Unix socket, which Stop removes; empty: none
   int stop_fd_ = -1;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_acceptor_;
   uint64_t unreported_refusals_ = 0;  // used only by its thread

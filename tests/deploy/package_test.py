@@ -122,7 +122,7 @@ def next_version(package, folder):
 
 
 def start_unit(cluster, machine, unit, runs):
-    """Starts what a unit starts, as its user. systemd makes the state folder."""
+    """Starts the command of a unit, as its user. Makes the state folder first, as systemd would."""
     command = machine.unit_command(unit)
     state = machine.root / command[command.index("--state") + 1].lstrip("/")
     state.mkdir(parents=True, exist_ok=True)

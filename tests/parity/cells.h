@@ -46,8 +46,8 @@ std::vector<Cell> SelectedStrategies();
 // Whether to run all combinations instead of a subset: set by TRAINYARD_ALL_CELLS.
 bool RunsAllCells();
 
-// A greedy subset of `cells` in which every pair of values of two properties that occurs in `cells` occurs.
-// Deterministic.
+// Returns a subset of `cells`, chosen greedily, that contains every pair of values of two properties that `cells`
+// contains. Deterministic.
 std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells);
 
 // The number of pairs of values that occur in `cells` but not in `cover`.

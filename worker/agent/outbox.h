@@ -83,9 +83,9 @@ class Outbox {
   // Allows another write to the disk.
   void RetryDisk() { replace_next_ = true; }
 
-  // From now on facts belong to this cluster. Those of another cluster are dropped, except exits: the coordinator
-  // counts the slot of a trainer that the daemon's hello named as used until that trainer's exit is reported. Returns
-  // how many were dropped.
+  // From now on facts belong to this cluster. Those of another cluster are dropped, except exits: the daemon's hello
+  // has named these trainers to the coordinator, which considers their slots used until it receives their exits.
+  // Returns how many facts were dropped.
   size_t SetCluster(const std::string& cluster_id);
 
   KnownNumbers KnownNumbersOf(const TrainerId& id) const;

@@ -86,8 +86,9 @@ class PipelineExecutor {
   absl::Status RunForward(const PipelineAction& action, int64_t micro_batch, BatchOf batch_of, OnLoss on_loss);
   absl::Status RunBackward(const PipelineAction& action, int64_t micro_batch, bool last, OnLoss on_loss);
   absl::StatusOr<at::Tensor> Forward(const PipelineAction& action, int64_t micro_batch, BatchOf batch_of, Pass& pass);
-  // The values of a chunk of the model that come from the chunk before (in forward) or after it (in backward). Between
-  // chunks of one rank they are passed on without a channel. The values must have `shape`.
+  // Exchange the values at the boundary of two neighbouring chunks of the model: the output of the earlier one in
+  // forward, its gradient in backward. `model_chunk` is the later of the two. If this rank has both, the values are
+  // passed on without a channel. They must have `shape`.
   absl::StatusOr<at::Tensor> Receive(Channel* channel, int model_chunk, int micro_batch,
                                      const std::vector<int64_t>& shape);
   absl::Status Send(Channel* channel, int model_chunk, int micro_batch, const at::Tensor& values);

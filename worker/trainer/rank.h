@@ -1,5 +1,5 @@
-// Everything that one rank needs to train, in the order of its creation: data, run folder, groups, model, strategy,
-// state. All reasons to refuse the job are checked here, before the first step.
+// Everything that one rank needs to train: data, run folder, groups, model, strategy, state. All reasons to refuse the
+// job are checked here, before the first step.
 #pragma once
 
 #include <memory>

@@ -101,8 +101,8 @@ class Tokenizing {
     }
   }
 
-  // Returns the hash of the files and of all rules. The hash is the same on all ranks, unless ranks with other files
-  // join.
+  // Returns the hash of the files and of the rules that decide their tokens (Corpus::SetRules). It is the same on all
+  // ranks, unless the job allows hosts to have different files (train.data.uneven: join).
   absl::StatusOr<std::string> AgreeOnKey() {
     const Corpus& corpus = *data_.corpus;
     const absl::Status made = MakeCacheRoot(root_);

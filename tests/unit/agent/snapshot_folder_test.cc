@@ -104,7 +104,7 @@ TEST_F(SnapshotFolderTest, FoldersThatNoLaterDaemonNeeds_AreRemoved) {
   EXPECT_FALSE(FileExists(of_lost_state));
 }
 
-TEST_F(SnapshotFolderTest, DaemonWithANewFolder_RemovesItsPreviousOne) {
+TEST_F(SnapshotFolderTest, DaemonWithoutAFolder_RemovesItsPreviousOne) {
   const std::string state = MakeState("w1");
   const std::string previous = Open(state).value()->path();
   EXPECT_TRUE(FileExists(previous));

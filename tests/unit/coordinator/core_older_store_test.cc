@@ -1,5 +1,5 @@
-// A store that was restored from an older copy, with the production core on a manual clock: the coordinator does not
-// end running jobs that the store does not know.
+// A store that was restored from an older copy, with the production core on a manual clock: the coordinator leaves
+// trainers alone if the store does not know their generation (their job is held) or their job (an unknown job).
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/fake_host.h"
@@ -123,7 +123,8 @@ TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
   world.host.FinishOnly(Key(kJob, 1, 0), 10);
   world.StartOn(world.newer);
   world.harness.Advance(absl::Seconds(3));
-  EXPECT_EQ(world.harness.Get(kJob).generation(), 2u) << "its acknowledged facts are lost";
+  EXPECT_EQ(world.harness.Get(kJob).generation(), 2u)
+      << "it runs again: the newer store has neither its checkpoint nor its end";
   world.host.Apply();
   world.host.Restored(Key(kJob, 2, 0), 10, "a");
   BringToRunning(world.harness, world.host, kJob, 11);
@@ -153,7 +154,7 @@ TEST(CoreUnknownJobs, TrainersOfForgottenJobs_AndOfOtherClusters_AreNotLeftAlone
   EXPECT_EQ(away.desired().unknown_jobs_size(), 0);
   EXPECT_EQ(harness.HostOf("w2").unknown_jobs_size(), 0);
   host.running["other"] = Key("job0other", 1, 0);
-  host.cluster = "";  // with --adopt-cluster
+  host.cluster = "";  // in its hello, a daemon with --adopt-cluster names no cluster
   host.Attach();
   EXPECT_EQ(host.desired().unknown_jobs_size(), 0);
 }

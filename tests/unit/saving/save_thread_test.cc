@@ -60,7 +60,7 @@ class SaveTest : public testing::Test {
   SaveKey Key(uint64_t step) { return {.step = step, .generation = 2, .world_size = kWorld}; }
   std::string Partial(uint64_t step) { return PartialPath(folder_.path(), step, 2); }
 
-  // Rank `rank` has the first or second half of each tensor, and witnesses none.
+  // Rank `rank` writes the first or second half of each tensor, and compares no replicas.
   SaveTask TaskOf(SmallState& state, uint64_t step, uint64_t rank, bool copies = true) {
     SaveTask task{.save = Key(step), .rank = rank, .folder = Partial(step), .needs_copy = copies};
     SaveTask::File file{.name = ShardName(rank)};
@@ -374,7 +374,7 @@ TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
   SmallState state(1);
   auto commits = NewCommits(FileSystem::Real(), /*keep=*/2);
   link_.set_acknowledges(false);
-  // The parts of all saves are written before the first commit, because saves must not disturb each other.
+  // All parts are written before the first commit, which must leave the parts of later saves alone.
   for (uint64_t step : {5, 6, 7}) WriteAll(state, step);
   for (uint64_t step : {5, 6, 7}) commits->Commit(CommitOf(state, step));
   ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
