@@ -257,12 +257,13 @@ class ShortJobs:
     async def run_one(self, kind, folder):
         job = (await self._stub.Submit(self._spec(kind, folder), timeout=CALL_LIMIT_S)).job_id
         stop = asyncio.create_task(self._cancel_later(job)) if kind == "cancelled" else None
+        # The events contain the last state. Get might not find the job any more, because few finished jobs are kept.
+        state = 0
         async with asyncio.timeout(JOB_LIMIT_S):
-            async for _ in self._stub.Watch(self._service.WatchRequest(job_id=job)):
-                pass
+            async for event in self._stub.Watch(self._service.WatchRequest(job_id=job)):
+                state = event.state.state if event.HasField("state") else state
         if stop is not None:
             await stop
-        state = (await self._stub.Get(self._service.GetRequest(job_id=job), timeout=CALL_LIMIT_S)).state
         return self._service.JobState.Name(state).removeprefix("JOB_STATE_")
 
     async def _cancel_later(self, job):
