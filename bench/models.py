@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """./dev bench models compares models, tokenizers, sampling and the loading of weights with the Python libraries and dd.
 
-In the rows of the tokenizers, the library first trains one tokenizer with the settings of GPT-2 and one with those of
-Llama-3. Both sides then encode the same 10 MB of text and code with one thread each, in alternating order, and must
-give the same number of tokens.
+In the rows of the tokenizers, the Python library tokenizers first trains one tokenizer with the settings of GPT-2 and
+one with those of Llama-3. The library and our program then encode the same 10 MB of text and code with one thread each,
+in alternating order, and must give the same number of tokens.
 """
 
 import json

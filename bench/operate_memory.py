@@ -307,10 +307,11 @@ def figure_of(name, samples, kind, measured):
 
 
 def figures_of(samples, counts):
-    """Three figures for each process, and one for what was done meanwhile. What a program has allocated shows a leak of
-    any size, if it is exact. The resident memory also depends on where the allocator finds space for each block, and
-    takes hours to become constant, so small growth of it does not count. Its anonymous part has a figure of its own,
-    because the kernel takes pages of files away from a process when other programs need memory."""
+    """Three figures for each process, and one for what was done meanwhile. The allocated memory shows a leak of any
+    size, if its measurement is exact (allocations_are_exact). The resident memory also depends on where the allocator
+    finds space for each block, and takes hours to become constant, so small growth of it does not count. Its anonymous
+    part has a figure of its own, because the kernel takes pages of files away from a process when other programs need
+    memory."""
     first = next(iter(samples.values()))
     measured = f"{(first[-1].time_s - first[0].time_s) / 60:.0f} min after the warm-up"
     steps = counts.pop("steps", 0)

@@ -1,4 +1,5 @@
-"""What every process of operate_clients.py does: it loads the schema, prints lines of JSON, and ends with its input."""
+"""What every process of operate_clients.py does: it loads the schema, prints lines of JSON, and ends when its standard
+input ends."""
 
 import asyncio
 import contextlib

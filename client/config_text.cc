@@ -26,7 +26,7 @@ absl::Status IsNotTheDraft(absl::string_view text, absl::string_view why) {
                    why, "); please report this with the text:\n", text));
 }
 
-// The key of a line of WriteYaml, as a dotted path. `parents` has the keys of the lines above it.
+// The key of a line that WriteYaml has written, as a dotted path. `parents` has the keys of the maps that contain it.
 std::string KeyOfLine(absl::string_view line, std::vector<std::string>* parents) {
   const size_t indent = line.find_first_not_of(' ');
   const size_t colon = line.find(':');
@@ -147,7 +147,7 @@ absl::StatusOr<std::string> JobFileText(const Draft& draft) {
   v1::JobSpec read;
   ReadYaml({.text = text, .file_name = "the file", .working_directory = ""}, &read, &problems);
   if (!problems.ok()) return IsNotTheDraft(text, problems.ToStatus().message());
-  // Texts are compared, because WriteYaml leaves out maps without keys.
+  // The texts are compared, not the messages, because WriteYaml leaves out the draft's maps without keys.
   if (WriteYaml(read) != yaml) return IsNotTheDraft(text, "some values differ");
   return text;
 }

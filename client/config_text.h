@@ -12,9 +12,9 @@ namespace trainyard::client {
 // another job than the draft, which is a bug in this program.
 absl::StatusOr<std::string> JobFileText(const Draft& draft);
 
-// The same job as a file of Accelerate, of which load_config_from_file reads every key. The text is imported again, and
-// must give the same values of the keys that AccelerateHasKey names. Possible errors: InvalidArgument: a combination
-// that Accelerate cannot express; Internal: as above.
+// The same job as a configuration file of Accelerate, whose function load_config_from_file accepts every key of it. The
+// text is imported again, and must give the same values of the keys that AccelerateHasKey names. Possible errors:
+// InvalidArgument: a combination that Accelerate cannot express; Internal: as above.
 absl::StatusOr<std::string> AccelerateText(const Draft& draft);
 
 }  // namespace trainyard::client

@@ -65,7 +65,7 @@ class Reader {
       return;
     }
     const auto* reflection = message->GetReflection();
-    // Only a field of text can have the value "auto" in quotes.
+    // "auto" in quotes is the value of a text field. For other fields it means the same as without quotes.
     const bool may_be_text = node.quoted && field.type() == FieldDescriptor::TYPE_STRING;
     if (yaml::RuleOf(field).auto_() && node.IsScalar() && !may_be_text && node.text == "auto") {
       reflection->ClearField(message, &field);

@@ -46,8 +46,8 @@ std::string WhyNeither(absl::string_view text);
 ForeignJob ImportFile(const JobFile& file, Dialect dialect, const TextReader& read_text, Problems* problems,
                       Positions* positions);
 
-// Checks `spec`, a copy of the job's, like a job file. Missing keys are problems that say how to give them; they are
-// also listed in `job`.
+// Checks `spec`, a copy of `job->spec`, by the rules for job files. Missing keys are problems that say how to give
+// them; they are also listed in `job`.
 void CheckForeignJob(ForeignJob* job, const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
 
 }  // namespace trainyard::foreign

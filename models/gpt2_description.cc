@@ -13,8 +13,8 @@ void AddNorm(DescriptionBuilder& builder, const std::string& name, int64_t width
   builder.AddZeros(name + ".bias", width);
 }
 
-// A projection from `in` to `out`, whose matrix is stored as [in, out]. Tensor ranks divide its columns, which consist
-// of `parts` equal parts.
+// A projection from `in` to `out`, whose matrix is stored as [in, out]. Its columns consist of `parts` equal parts.
+// Tensor ranks divide each part in multiples of `granule` columns.
 void AddColumnConv1d(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, int64_t parts,
                      int64_t granule) {
   builder.AddProjection(name, in, out, /*transposed=*/false);

@@ -8,7 +8,8 @@
 namespace trainyard {
 namespace {
 
-// A projection from `in` to `out`, whose matrix is stored as [out, in]. Tensor ranks divide its outputs.
+// A projection from `in` to `out`, whose matrix is stored as [out, in]. Tensor ranks divide its outputs in multiples of
+// `granule`.
 void AddColumnProjection(DescriptionBuilder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
                          int64_t granule) {
   builder.AddProjection(name, in, out, /*transposed=*/true);

@@ -9,8 +9,8 @@
 namespace trainyard {
 
 struct ListPolicy {
-  // True: a backward is I and a later W. The W fills the time in which no other action is possible. False: a backward
-  // is B.
+  // True: a backward consists of I, the gradients of the inputs, and a later W, the gradients of the weights. The W
+  // fills the time in which no other action is possible. False: a backward is one action, B.
   bool split_backward = false;
   // True: a possible backward begins before a possible forward. False: forwards come first, if in_flight permits.
   bool backward_first = true;

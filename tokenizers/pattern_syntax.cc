@@ -88,7 +88,7 @@ class Translator {
     }
     if (absl::StartsWith(rest_, "(*")) return Refuse("a verb of PCRE2");
     if (absl::StartsWith(rest_, "{,")) return Refuse("{,");  // a repetition in Oniguruma, plain text in PCRE2
-    // In Oniguruma's syntax {1,3}+ is a repetition of a repetition.
+    // {1,3}+ is a repetition of a repetition in Oniguruma, and a possessive repetition in PCRE2.
     if (absl::StartsWith(rest_, "}+")) return Refuse("}+");
     if (c == '[') {
       in_class_ = class_is_empty_ = true;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The peer of the rows `sample-*`: transformers generates text with its cache of keys and values, and prints a line of
-JSON.
+"""The peer in the rows `sample-*` of `./dev bench models`: transformers generates text with its cache of keys and
+values. Prints the speed as a line of JSON.
 
 Arguments: the folder of the model, the number of new tokens, threads, and prompts, whose bytes are the tokens. A short
 text is generated first, as a warm-up.

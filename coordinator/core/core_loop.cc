@@ -20,7 +20,7 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kBatchEvents = 1'024;
-// A batch with more records is not held.
+// A batch with more records is committed immediately, not held to be committed with the next batches (kHoldMax).
 constexpr size_t kHoldRecords = 1'024;
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
 // The store does its housekeeping when nothing has been committed for this time.

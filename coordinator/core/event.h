@@ -20,8 +20,8 @@ using WatchId = NumberId<struct WatchIdTag>;      // a stream of events to a wat
 using SessionId = NumberId<struct SessionIdTag>;  // one stream of a daemon
 using ReaderId = NumberId<struct ReaderIdTag>;    // a reader of the output of ranks
 
-// `by`, in events that change something: who requested the change, for the notice that records this. Empty: there is no
-// such notice.
+// `by`, in most events that change something: who requested the change, for the notice that records this. Empty: there
+// is no such notice.
 
 // ---- clients -------------------------------------------------------------------------------------------------------
 

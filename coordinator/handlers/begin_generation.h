@@ -8,8 +8,9 @@
 namespace trainyard {
 
 // Numbers the generation, gives each rank its host (`hosts`, by rank), and resets Job::current and the parts of the
-// record that belong to one generation. A generation after a failure that counts as a restart uses up one
-// of the job's restarts. REQUIRES: all trainers of the old generation have ended; State::hosts contains the hosts.
+// record that belong to one generation. Uses up one of the job's restarts if the old generation has failed and
+// policy/recovery counts such a failure (CountsAsRestart). REQUIRES: all trainers of the old generation have ended;
+// State::hosts contains the hosts.
 void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& hosts);
 
 }  // namespace trainyard

@@ -8,10 +8,10 @@
 namespace trainyard {
 namespace {
 
-// The longest delay of the acknowledgement while rank 0 still runs. If a daemon is killed, the newest reports, which it
-// held in memory, are lost, but the fact that rank 0 has finished is in the daemon's outbox on disk, and the next
-// daemon sends this fact immediately. The reports arrive later: rank 0, which waits for the acknowledgement of the
-// fact, sends its newest steps again once it has connected to the next daemon.
+// The longest time for which the acknowledgement of the fact that rank 0 has finished is delayed while rank 0 still
+// runs. If a daemon is killed, the newest reports, which it held in memory, are lost, but this fact is in the daemon's
+// outbox on disk, and the next daemon sends it immediately. The reports arrive later: rank 0, which waits for the
+// acknowledgement, sends its newest steps again once it has connected to the next daemon.
 constexpr absl::Duration kReportsLimit = absl::Seconds(30);
 
 }  // namespace

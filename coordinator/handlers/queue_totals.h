@@ -1,4 +1,5 @@
-// What the jobs of each pool of namespaces use and wait for, for GetQueue and for metrics.
+// What the jobs of each pool use and wait for, for GetQueue and for metrics. A pool is a namespace, or the namespaces
+// that share the limits of the configured entry "*".
 #pragma once
 
 #include <cstdint>

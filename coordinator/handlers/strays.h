@@ -7,8 +7,8 @@ namespace trainyard {
 
 bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b);
 
-// Adds a rank of the job's current generation. The returned reference is valid until the next change of the host's
-// strays.
+// Adds a rank of the job's current generation to the strays of the host. The returned reference is valid until their
+// next change.
 v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank);
 
 // Applies a fact about a trainer that may be a stray. Every fact proves that the trainer was started; an exit frees its

@@ -230,8 +230,8 @@ void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& ste
   step_seconds_->Observe(step.step_s());
 }
 
-// Shows the newest steps of the round in the gauges of their jobs. ObserveStep cannot, because an effect names a job
-// only by its id.
+// Shows the newest steps of the round in the gauges of their jobs. ObserveStep cannot do this, because an effect has
+// only the id of its job, and the labels of the gauges also contain the job's name.
 void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
   for (const auto& [id, step] : newest_steps_) {
     auto job = core.state().jobs.find(id);

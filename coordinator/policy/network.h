@@ -19,8 +19,8 @@ class WaitTrend {
   // Totals since the trainer started, as reported at `at`.
   void Add(absl::Time at, double compute_s, double wait_s, uint64_t steps);
 
-  // For the newest window: the waiting time is more than three times the usual one, and the computing time has not even
-  // doubled.
+  // For the newest window: the waiting time is more than three times the usual one plus 10 ms, and the computing time
+  // has not even doubled.
   bool is_slow() const { return slow_; }
   double wait_s() const { return wait_s_; }              // per step, in the newest window
   double usual_wait_s() const { return usual_wait_s_; }  // in the earlier windows that were not slow

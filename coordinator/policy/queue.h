@@ -2,13 +2,14 @@
 // docs/decisions/0014-queueing.md explains the rules.
 //
 // Order: jobs that start again (after a failure, a restart or a drain); then by priority; then weighted fairness
-// between namespaces: the next job is that of the namespace whose largest used fraction of the slots or GPUs, divided
-// by its weight, is smallest, and what the job needs is added to this use (dominant resource fairness with progressive
-// filling); within a namespace by submission. The same order holds for starting and for preemption, so
-// that no job is preempted for one that it would overtake.
+// between namespaces; within a namespace by submission. Fairness is dominant resource fairness with progressive
+// filling: the share of a namespace is the larger of the fractions of all slots and of all GPUs that it uses, divided
+// by its weight. The next job is of the namespace with the smallest share, and what the job needs is added to this
+// share. The same order holds for starting and for preemption, so that no job is preempted for one that it would
+// overtake.
 //
 // A job that does not fit is overtaken until it has waited for QueueRules::overtake. From then on, and while jobs end
-// for it, no job behind it starts where it could run.
+// for it, no job behind it in the order starts on slots that it could use.
 #pragma once
 
 #include <cstdint>

@@ -61,8 +61,8 @@ inline constexpr absl::Duration kMinAvoidTime = absl::Minutes(1);
 inline constexpr absl::Duration kMaxAvoidTime = absl::Minutes(10);
 
 // A job that has not made a step yet is given up after this many failures in a row with the same error. The pauses
-// between the attempts add up to 3.75 s if the job is new (0, 0.25, 0.5, 1 and 2 s), in which memory of an earlier job
-// that has just ended becomes free.
+// between the attempts add up to 3.75 s if the job is new (0, 0.25, 0.5, 1 and 2 s). In this time, the memory of an
+// earlier job that has just ended becomes free.
 inline constexpr uint32_t kSameErrorsMax = 6;
 
 struct RecoveryFacts {

@@ -26,7 +26,7 @@ constexpr int kSchema = 2;
 constexpr int kOldestSchema = 1;
 // "TRYD", in the file's application_id, which distinguishes our files from other programs' databases.
 constexpr int kApplication = 0x54525944;
-// The length of the write-ahead log, in pages of 4 KiB, from which the store copies the log into the file: in an idle
+// When the write-ahead log has this number of pages of 4 KiB or more, the store copies it into the file: in an idle
 // moment, or as part of a commit. Copying takes some milliseconds, for which the effects of such a commit wait.
 constexpr int kLogPagesIdle = 500;
 constexpr int kLogPagesMax = 4'000;

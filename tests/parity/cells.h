@@ -36,7 +36,7 @@ struct Cell {
 // hsdp has a mesh of 2 x 2, and an uneven deal has at least 3 ranks.
 std::vector<Cell> AllCells();
 
-// One cell per strategy: a GPT-2 at its largest world, with several micro-batches per rank.
+// One cell per strategy: a GPT-2 on the strategy's largest number of ranks, with several micro-batches per rank.
 std::vector<Cell> OneCellPerStrategy();
 
 // The cells of OneCellPerStrategy for tests that take seconds per strategy: those of all strategies if RunsAllCells(),

@@ -48,7 +48,8 @@ bool IsValid(Strategy strategy, int data) {
   return data > 1 || strategy == Strategy::kDdp;
 }
 
-// Adds the cell for each value of `sequence` and `lora` that is valid.
+// Adds the cell for each value of `sequence` and `lora` that is valid, each with one of the four combinations of
+// `documents` and `masked`.
 void AddEnds(ModelParallelCell cell, std::vector<ModelParallelCell>& cells) {
   for (bool is_on : {false, true}) {
     cell.sequence = is_on && cell.tensor > 1;

@@ -79,7 +79,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // The last save has failed: retries it, because the ranks still have the state.
   void RetryLastSave();
   bool LastSaveFailed();
-  // `unsaved`: as in TrainerFinished.
+  // `unsaved`: why no checkpoint contains the last step (TrainerFinished.unsaved); empty: one does.
   void EndAll(bool stopped, const std::string& unsaved = "");
   // Returns whether the ranks have been disconnected for so long that their connections break.
   bool WaitWhileCut(bool connected);

@@ -10,8 +10,8 @@ namespace {
 
 // The time after which TCP resends a lost packet; it doubles each time the packet is lost again.
 constexpr absl::Duration kFirstResend = absl::Milliseconds(200);
-// The longest delay that packet loss adds to a control message. It exceeds every lease that has not grown, so that a
-// host under packet loss may be silent for longer than its lease.
+// The longest delay that packet loss adds to a control message. It exceeds every lease that the coordinator has not
+// lengthened because of late messages, so that a host under packet loss may be silent for longer than its lease.
 constexpr absl::Duration kMaxControlDelay = absl::Seconds(8);
 
 }  // namespace

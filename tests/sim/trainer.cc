@@ -11,8 +11,8 @@ namespace trainyard::sim {
 namespace {
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
-// How long a rank that did not finish waits, before it exits, until its daemon has its last facts and reports. The same
-// constant as in worker/trainer/main.cc.
+// The longest time for which a rank that did not finish delays its exit until its daemon has received its last facts
+// and reports. The same constant as in worker/trainer/main.cc.
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
 // The same for a rank that has finished: without its last fact, its group would be restarted. The same constant as in
 // worker/trainer/run.cc.
@@ -229,7 +229,7 @@ void Trainer::StepMade(uint64_t step, absl::Duration took, absl::Duration comput
   report.set_tokens(64);
   report.set_step_s(absl::ToDoubleSeconds(took));
   report.set_compute_s(absl::ToDoubleSeconds(computed));
-  report.set_lr(static_cast<double>(id_.generation.value()));  // for Judge::CheckEvent
+  report.set_lr(static_cast<double>(id_.generation.value()));  // Judge::CheckEvent reads the generation here
   SendReport();
 }
 

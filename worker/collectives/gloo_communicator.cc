@@ -36,8 +36,9 @@ constexpr int64_t kAddressBytes = 46;
 // The size of the fields of a TcpEnd: address, port and closed port (tcp_sockets.h).
 constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
-// If ranks 1 and 3 are missing, LibTorch's message on rank 0 is "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms".
-// On rank 2 it is "Rank 2 successfully reached monitoredBarrier, but received errors while waiting" for rank 0.
+// Returns DeadlineExceeded if ranks are missing, which only LibTorch's message shows. If ranks 1 and 3 are missing, the
+// message on rank 0 is "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms". On rank 2 it is "Rank 2 successfully
+// reached monitoredBarrier, but received errors while waiting" for rank 0.
 absl::Status StatusFromMonitoredBarrier(const std::exception& error) {
   absl::Status status = StatusFromException(error);
   const bool is_missing_ranks = absl::StrContains(status.message(), "failed to pass") ||

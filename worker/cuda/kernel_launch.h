@@ -37,7 +37,7 @@ inline absl::Status FindKernels(cudaLibrary_t library, const char* name, const c
   for (const auto& [kernel, type] : all) {
     const cudaError_t error = cudaLibraryGetKernel(kernel, library, absl::StrCat(name, type, suffix).c_str());
     if (error == cudaSuccess) continue;
-    (void)cudaGetLastError();  // LibTorch would report it at its next launch
+    (void)cudaGetLastError();  // clears the error, which LibTorch would otherwise report at its next launch
     return absl::InternalError(cudaGetErrorString(error));
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
-// Samples of text with one token per byte, read directly from the files. Sample i of a part of a group is the
-// length + 1 bytes that start at i x length: the first `length` of them are the inputs, the last `length` the targets,
-// so that every byte except the first is predicted once per epoch. A file is a document.
+// Samples of text with one token per byte, read directly from the files of one group (Corpus::Group). Sample i of a
+// part of the group, for training or for evaluation (DataPart), is the length + 1 bytes that start at i x length: the
+// first `length` of them are the inputs, the last `length` the targets, so that every byte except the first is
+// predicted once per epoch. A file is a document.
 //
 // Does not own the corpus, which must outlive it. Immutable, so thread-safe.
 #pragma once

@@ -34,7 +34,8 @@ class FileEncoder final : public TextEncoder {
  public:
   static absl::StatusOr<std::unique_ptr<FileEncoder>> New(std::unique_ptr<Tokenizer> tokenizer) {
     std::unique_ptr<FileEncoder> encoder(new FileEncoder(std::move(tokenizer)));
-    // What the template puts around a text is the same for every text.
+    // A tokenizer puts the same special tokens before and after every text. They are found here by encoding a text with
+    // and without them.
     ASSIGN_OR_RETURN(const std::vector<int32_t> plain, encoder->tokenizer_->Encode("a"));
     ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encoder->tokenizer_->Encode("a", {.special_tokens = true}));
     const auto text = std::search(whole.begin(), whole.end(), plain.begin(), plain.end());

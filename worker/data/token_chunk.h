@@ -72,7 +72,7 @@ class TokenChunkWriter {
   std::string tokens_;
 };
 
-// Whether the bytes of a chunk have the hash that they end with, or have none.
+// Whether a chunk ends with the hash of its other bytes, or was written by an earlier version and has no hash.
 bool HasGoodHash(absl::string_view bytes);
 
 // A view of the bytes of a chunk.

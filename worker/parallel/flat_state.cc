@@ -106,8 +106,9 @@ absl::Status FlatState::VisitParameters(StateVisitor visit) {
   return visited;
 }
 
-// Loads replicated parameters one after another; where the masters are other memory than the weights, through memory in
-// the masters' type. The gaps between parameters have been zero since the group was made.
+// Loads replicated parameters one after another. If the masters and the weights have separate memory, reads each
+// parameter into a temporary tensor of the masters' type, and copies it to both. The gaps between parameters have been
+// zero since the group was made.
 absl::Status FlatState::LoadWhole(FlatGroup& group, RangeSource source) {
   const ShardLayout& layout = group.layout();
   const at::Tensor& shard = group.parameter_shard();

@@ -22,7 +22,8 @@ namespace trainyard {
 Precision PrecisionFor(const Model& model, const DataParallelOptions& options);
 
 struct ParallelParts {
-  // The groups hold zeros until values are copied into them. Owns no argument. `ready_order`: as in group_plan.h.
+  // The groups hold zeros until values are copied into them. Owns no argument. `ready_order`: all trained parameters in
+  // the order in which buckets take them.
   ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                 const UpdateOptions& update, const Precision& precision, const std::vector<int>& ready_order);
 

@@ -5,9 +5,9 @@
 //   selective  the same, but also stores the outputs of the unit's matrix products (model/product_tape.h)
 //
 // The first run makes no graph. The second run uses the same kernels and draws the same random numbers, because the
-// body of a unit does so whenever it is called, so gradients are equal to those of `none`, bit for bit. Both runs are
-// between the gate of a unit and its output (autograd_hooks.h), so the unit is gathered once for the second run and
-// the backward through it, and the hooks of its parameters are called then.
+// body of a unit does so whenever it is called, so gradients are equal to those of `none`, bit for bit. To autograd,
+// the second run is a part of the unit's backward. So the parameters of the unit are gathered once, before the second
+// run, and their hooks (autograd_hooks.h) are called in the backward through that run.
 //
 // Belongs to the thread that runs the model.
 #pragma once

@@ -28,7 +28,8 @@ namespace trainyard {
 
 class Updater {
  public:
-  // `scatters`: see Reducer::scatters. Owns nothing that the arguments refer to.
+  // `scatters`: this rank has the sums of the gradients of its shard only (Reducer::scatters). Owns nothing that the
+  // arguments refer to.
   Updater(const FlatGroups& groups, const MeshCommunicators& communicators, const DataParallelOptions& options,
           const UpdateOptions& update, bool scatters);
 

@@ -16,8 +16,8 @@ class StepLosses {
  public:
   explicit StepLosses(at::Device device);
 
-  // Begin is called before the first micro-batch is queued, and End after the last one was; the last End counts. Add
-  // returns the loss if it is on a CPU.
+  // Begin is called before the first micro-batch is queued, and End after the last one was queued. If End is called
+  // several times, the last call counts. Add returns the loss if it is on a CPU.
   void Begin();
   std::optional<double> Add(int64_t micro_batch, const at::Tensor& loss);
   void End();

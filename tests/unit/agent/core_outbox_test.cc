@@ -85,6 +85,7 @@ TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonWasKilled_IsAcknowledgedByThe
   EXPECT_EQ(driver.Last<SendLinkMessage>().at(0).message.ack().sequence(), 1);
 }
 
+// A mark in the outbox file is the number of a trainer's newest fact that the coordinator has acknowledged.
 TEST(AgentOutbox, MarksOfTrainersThatNoLongerExist_AreForgotten) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/true));
   driver.Attach();

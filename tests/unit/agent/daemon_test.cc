@@ -371,7 +371,7 @@ TEST_F(DaemonTest, RemovedStateFolder_IsRecreatedAndRunningTrainersContinueAndAr
   Go("endless", /*stop=*/true);
   ASSERT_TRUE(AwaitExits(2));
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_EXIT)
-      << "the shim recreated the rank folder";
+      << "the shim must recreate the rank folder to write the exit record";
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 0);
   coordinator_->Desire({Desired("exit-5", 0, 1, /*generation=*/2)});
   ASSERT_TRUE(AwaitExits(3));
@@ -429,7 +429,7 @@ TEST_F(DaemonTest, ValuesUnderWayWhenTheCoordinatorIsKilled_ArePutAgain) {
   coordinator_ = std::make_unique<FakeCoordinator>(port);
   coordinator_->Desire({Desired("steps-3", 0, 2), Desired("steps-3", 1, 2)});
 
-  // The fake trainer gives up after a failed put; the real one retries.
+  // Only the values are checked, because the fake trainer exits after a failed put. A real trainer retries.
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.values.size() == 2; }));
 }
 

@@ -157,8 +157,8 @@ TEST_F(SettleTest, JobThatMayStillBeRefused_KeepsTheDamagedCheckpointThatAPartia
   EXPECT_THAT(Names(), ElementsAre("step-00000100"));
 }
 
-// Both the name and the manifest contain the generation. A folder that is being removed is whole until its files are
-// removed.
+// A folder that is being removed has another name, but still contains all files at first. The third folder has the name
+// of a partial of generation 4, but its manifest is of generation 3.
 TEST_F(SettleTest, FolderBeingRemovedOrReplaced_IsNotUsedAsASave) {
   Partial(100, 3);
   std::filesystem::rename(PartialPathOf(100, 3), folder_ / "step-00000100.pruned.partial");

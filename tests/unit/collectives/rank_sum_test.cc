@@ -1,4 +1,4 @@
-// The order of sums is the same on every transport: each must have the bits of a plain loop over the ranks.
+// Every transport adds in the order of the ranks: its sums must have the same bits as those of a plain loop over ranks.
 #include "worker/collectives/rank_sum.h"
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,5 +1,5 @@
 // Every strategy with threads as ranks, over shared memory: the results must be those of one rank that does all work,
-// the memory and the collectives those of the plan, and other layouts must load the state that an FSDP job has saved.
+// the collectives must be those of the plan, and other layouts must load the state that an FSDP job has saved.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -330,7 +330,7 @@ TEST(Strategies, CommunicateAsPlanned) {
   auto run = [&](ParallelOptions options) { return RunCase({"counted", options, 2, 1, /*micro_batches=*/4, 2}).at(0); };
   Outcome fsdp = run(OptionsOf(Strategy::kFsdp));
   EXPECT_EQ(operations(fsdp, CollectiveKind::kAllGather), 2u * 6);
-  EXPECT_EQ(operations(fsdp, CollectiveKind::kReduceScatter), 4u) << "one reduction a step";
+  EXPECT_EQ(operations(fsdp, CollectiveKind::kReduceScatter), 4u) << "each of the four units is reduced once per step";
   ParallelOptions kept = OptionsOf(Strategy::kFsdp);
   kept.data.reshard_after_forward = false;
   EXPECT_EQ(operations(run(kept), CollectiveKind::kAllGather), 2u * 4);
@@ -391,7 +391,7 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
       }
     }
     const bool learns = expected[0].losses.back() < expected[0].losses.front();
-    EXPECT_TRUE(learns) << "nothing was learned, so nothing was compared";
+    EXPECT_TRUE(learns) << "the loss did not decrease, so the comparison above proves little";
   }
 }
 

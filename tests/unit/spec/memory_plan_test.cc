@@ -176,7 +176,8 @@ TEST(PlanMemory, OfALargeVocabulary_IsBoundedByTheChunk) {
   EXPECT_EQ(Plan(many).scores, 4u * 2 * (1u << 22));
 }
 
-// On a GPU, the scores of a chunk become their gradient in place, and a tied head has its gradient until backward.
+// On a GPU, the gradient of a chunk's scores replaces the scores. Forward already computes the gradient of a tied head,
+// which is stored until backward.
 TEST(PlanMemory, OfALargeVocabularyOnAGpu_IsAChunkAndTheGradientOfTheHead) {
   const MemoryPlan plan = Plan({"train.model.context=1024", "train.model.vocabulary=50257", "train.model.width=768",
                                 "train.batch.global=16", "train.batch.micro=16", "train.precision=bf16",

@@ -109,8 +109,8 @@ at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int numbe
   at::Tensor matrix = WithFewerRows(rows.view({-1, rows.size(-1)}));
   GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
   const at::ScalarType type = place.tensor.defined() ? place.tensor.scalar_type() : rows.scalar_type();
-  // If WithFewerRows has returned partial sums in fp32, LibTorch would round each of their rows to `type` before adding
-  // them.
+  // If WithFewerRows has returned partial sums in fp32, they are added up in fp32 here, because LibTorch would round
+  // each of their rows to `type` before adding them.
   if (matrix.scalar_type() != rows.scalar_type() && type != at::kFloat) matrix = matrix.sum(0, /*keepdim=*/true);
   if (!place.tensor.defined()) return matrix.sum(0, /*keepdim=*/false, type);
   if (place.overwrites) {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs before a worker daemon starts: removes the cordon that drain-host.sh left when the previous pod of this name
 # ended. A cordon with another reason was set by an operator, and remains. Waits for the coordinator.
-# Environment: as for drain-host.sh.
+# Environment: TRAINYARD_NAME, the name of this host; TRAINYARD_COORDINATOR and TRAINYARD_TOKEN_FILE, for trainctl.
 set -eu
 trainctl=${TRAINCTL:-/opt/trainyard/bin/trainctl}
 
