@@ -30,12 +30,13 @@ PEERS = {**data_parallel.PEERS, "tiny-eager": ("eager", False), "gpt2": ("eager"
 
 
 def has_16_bit_products():
-    """Whether the CPU multiplies bf16 by instructions of its own."""
+    """Whether the CPU has instructions that multiply bf16 numbers."""
     return bool(re.search(r"\b(avx512_bf16|amx_bf16)\b", open("/proc/cpuinfo").read()))
 
 
 def against_better(name, attribute="tokens_per_s"):
-    """Our figure ÷ that of the faster one of PyTorch installed and tuned."""
+    """Returns a function that computes our figure ÷ the better one of PyTorch as installed and PyTorch tuned, and the
+    names of the three measurements."""
 
     def compare(measured):
         ours = getattr(measured[f"ours-{name}"], attribute)
@@ -47,8 +48,8 @@ def against_better(name, attribute="tokens_per_s"):
 
 
 def flops_of_products(shape):
-    """Floating-point operations of one step's matrix products: of the weights and, for the half of the positions that
-    are not masked, of attention; forward and both gradients."""
+    """Floating-point operations of the matrix products of one step, in forward and for both gradients. Counts the
+    products of the weights, and those of attention for the half of the positions that are not masked."""
     weights = 12 * shape.layers * shape.width**2 + 256 * shape.width
     attention = shape.layers * shape.context * shape.width
     return 6 * (weights + attention) * shape.tokens_per_step

@@ -177,7 +177,7 @@ int Import(ImportOptions options) {
   const absl::StatusOr<ImportedFile> imported = ReadForeign(input);
   if (!imported.ok()) return ReportStatus(imported.status(), options.json);
   const absl::Status status = WriteImported(options, input, *imported);
-  // With --json the object that is printed already has the problems.
+  // With --json, the object that was printed already has the problems, so no second object with the error is printed.
   return status.ok() ? kClientDone : Fail(status);
 }
 

@@ -79,7 +79,8 @@ class JobMetricsSource final : public MetricsSource {
   void Add(const v1::Event& event) {
     absl::optional<MetricsRecord> record = RecordOfEvent(event);
     if (!record.has_value()) return;
-    // A coordinator that restarted may receive reports again. A script may report an evaluation after later steps.
+    // A coordinator that restarted may receive reports again, so reports that are not newer are left out. Steps and
+    // evaluations are compared separately, because a script may report an evaluation after later steps.
     uint64_t& last_step = record->is_eval ? last_eval_ : last_step_;
     if (record->step <= last_step) return;
     last_step = record->step;

@@ -77,7 +77,8 @@ std::vector<ParityVariant> ParityVariants(const v1::JobSpec& job, const ParityOp
   add("zero2", v1::DATA_PARALLEL_ZERO2, kRanks);
   add("zero3", v1::DATA_PARALLEL_ZERO3, kRanks);
   add("fsdp", v1::DATA_PARALLEL_FSDP, kRanks);
-  add("fsdp, kept", v1::DATA_PARALLEL_FSDP, kRanks).mutable_parallel()->set_reshard_after_forward(1);  // 1 is false
+  // In the message, reshard_after_forward 1 stands for `false` of job files.
+  add("fsdp, kept", v1::DATA_PARALLEL_FSDP, kRanks).mutable_parallel()->set_reshard_after_forward(1);
   v1::Parallel& hybrid = *add("hsdp 2 x 2", v1::DATA_PARALLEL_HSDP, kHybridSide * kHybridSide).mutable_parallel();
   hybrid.set_shard(kHybridSide);
   hybrid.set_replicate(kHybridSide);

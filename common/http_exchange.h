@@ -39,8 +39,8 @@ struct HttpObserver {
   std::function<void(size_t open)> streams = nullptr;  // the number of open streams has changed
 };
 
-// Makes the response to a request that the server itself refuses for `reason` (that of HttpObserver::refused). `plain`:
-// the response in plain text, with the code and the headers to use. Called on any thread.
+// Makes the response to a request that the server itself refuses. `reason`: the same as in HttpObserver::refused.
+// `plain`: the response in plain text, with the code and the headers to use. Called on any thread.
 using HttpRefusal = std::function<HttpResponse(const char* reason, const HttpResponse& plain)>;
 
 // The state that the exchanges share with their server, and that outlives the server.

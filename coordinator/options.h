@@ -11,9 +11,9 @@
 namespace trainyard {
 
 struct CoordinatorOptions {
-  std::string listen;  // host:port or unix:PATH
-  std::string state;
-  std::string metrics;                     // empty: none
+  std::string listen;                      // host:port or unix:PATH
+  std::string state;                       // folder of the store
+  std::string metrics;                     // host:port of /metrics; empty: it is not served
   bool metrics_may_use_free_port = false;  // the port was not chosen by the user: if it is in use, a free one is used
   bool page = true;                        // serve the status page and the API in JSON on the port of /metrics
   bool webhooks = true;                    // accept jobs with on_end.webhook

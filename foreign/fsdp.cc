@@ -1,4 +1,4 @@
-// fsdp_config of Accelerate and of TrainingArguments.
+// Translates the group fsdp_config of Accelerate and of TrainingArguments.
 #include <algorithm>
 #include <string>
 

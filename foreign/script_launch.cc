@@ -16,7 +16,7 @@ namespace trainyard::foreign {
 namespace {
 
 // An environment variable that Accelerate sets from a key of a group. `absent`: its value if the file does not have the
-// key; empty: it is then not set. `lower`: Accelerate writes the value in lower case.
+// key; if this is empty, too, the variable is not set. `lower`: Accelerate writes the value in lower case.
 struct GroupVariable {
   const char* key;
   const char* variable;

@@ -71,8 +71,8 @@ Rope ReadRope(ConfigReader& reader, int64_t context) {
   return rope;
 }
 
-// The sliding window of attention, 0 for none. Qwen2 uses it from a certain layer on; sequences that are not longer
-// than the window are computed equally with and without it.
+// The sliding window of attention, 0 for none. Qwen2 uses it from a certain layer on (max_window_layers). That key is
+// not read: sequences that are longer than the window are refused in training, and the window does not affect others.
 int64_t ReadWindow(ModelFamily family, ConfigReader& reader) {
   constexpr int64_t kWindow = 4096;  // the value that transformers uses if the key is missing
   if (family == ModelFamily::kLlama) return 0;

@@ -16,15 +16,15 @@ namespace trainyard {
 
 // Actions are numbered over all ranks: the number of ranks[r][i] is first[r] + i. -1: none.
 struct ScheduleGraph {
-  std::vector<int> first;       // of each rank: the number of its first action; last: the number of all actions
+  std::vector<int> first;       // of each rank: the number of its first action; then the number of all actions
   std::vector<int> rank;        // of each action
   std::vector<int> input;       // the action of the neighbouring model chunk whose output this action needs
   std::vector<bool> receives;   // whether that output arrives on a link
   std::vector<int> frees_slot;  // the action that must have begun before this action's packet has a slot
 };
 
-// Problems of the lists themselves: sizes, unknown, missing and duplicate actions, a backward before its forward, W
-// before I. Empty: the graph can be built.
+// Problems of the lists themselves: sizes, unknown, missing and duplicate actions, a backward before its forward, the
+// gradients of weights before those of inputs. Empty: the graph can be built.
 std::vector<std::string> ListProblems(const PipelineSchedule& schedule);
 
 // Appends to `problems` every link whose receiver needs packets in another order than they are sent; if there is no

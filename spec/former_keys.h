@@ -1,5 +1,5 @@
-// Keys of jobs that have been renamed. The former names are accepted in job files, by --set and by the API, with a
-// warning. Pure.
+// Renamed keys of job files. The former names are still accepted in job files, by --set and by the API, with a warning.
+// Pure.
 #pragma once
 
 #include "common/problems.h"
@@ -7,7 +7,7 @@
 
 namespace trainyard {
 
-// Warns of former names. It is an error if a job has a former and a present name with different values.
+// Warns of former names. It is an error if a job gives a key under both names with different values.
 void CheckFormerKeys(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
 // Replaces former names by the present ones. REQUIRES: CheckFormerKeys has found no error.

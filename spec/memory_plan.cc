@@ -89,7 +89,8 @@ std::vector<BlockElements> ElementsOfBlocks(const ModelDescription& whole, uint6
     const uint64_t rank = static_cast<uint64_t>(sizes.lora.rank), in = static_cast<uint64_t>(projection.in);
     const bool drops = sizes.lora.dropout > 0;
     block.stored += rank + (drops ? in : 0);
-    // Selective recompute also keeps the products of A and of B, although that of B is added to that of the matrix.
+    // Selective recompute also keeps the products of A and of B, although the product of B is added to the product of
+    // the matrix.
     block.products += static_cast<uint64_t>(projection.out) + rank;
     // The gradients of the input through the matrix and through the adapter are in memory together before they are
     // added. With dropout, the one through the adapter reuses the memory of the dropped input, which is free by then.

@@ -74,6 +74,7 @@ class ConfigMerger {
   Problems& problems_;
 };
 
+// Adds positions of the sizes, so that later checks do not also report them as missing.
 void CountSizesAsGiven(Positions* positions) {
   for (const char* key : {"layers", "heads", "width", "context"}) {
     positions->insert({absl::StrCat("train.model.", key), Position{}});

@@ -4,13 +4,14 @@
 // each entry later. A long list is sent in parts, each when its reader accepts more text, so a reader costs a bounded
 // amount of memory however long the list is. Thread-safe.
 //
-//   event: info    data: ServerInfo
+//   event: info    data: ServerInfo, the totals
 //   event: jobs    data: {"reset": true, "items": [Job, ...]}   then   {"items": [Job], "gone": ["JOB_ID"]}
 //                  the rest of a long list follows its first part as changes
 //   event: hosts, event: events    in the same form, of HostStatus and Event
 //   event: job     data: Job
 //
-// Jobs have reduced specs (access.h, HideSpecs).
+// The spec of a job is reduced to its name and its number of ranks, because a spec may contain secrets (access.h,
+// HideSpecs).
 #pragma once
 
 #include <functional>
@@ -39,6 +40,7 @@ inline constexpr size_t kFeedPartBytes = 1 << 20;
 
 class PageFeed {
  public:
+  // Passes the event to the core, and returns the core's reply.
   using Ask = std::function<absl::StatusOr<Reply>(const std::function<Event(CallId)>& make_event)>;
   // The JSON of each entry of a list by its key. A topic that is no list has one entry with the key "".
   using Entries = std::map<std::string, std::string>;
@@ -65,7 +67,9 @@ class PageFeed {
   };
   struct Topic {
     Entries entries = {};
-    std::map<std::string, size_t> hashes = {};  // of the messages of hosts, whose JSON is made only after a change
+    // The hashes of the messages from which the entries of hosts were made. The JSON of a host is made again only if
+    // its hash has changed.
+    std::map<std::string, size_t> hashes = {};
     bool known = false;                         // `entries` has been read
     absl::Time read_at = absl::InfinitePast();  // when all entries were last read
     std::vector<Reader> readers = {};

@@ -1,8 +1,10 @@
 // The part of the coordinator's metrics that shows which rank or host is to blame and how long recovery takes: speed
-// and phases of ranks, stragglers, the age of checkpoints and of contacts, the time that jobs spend in each state, and
-// decisions by rule. Used by CoordinatorMetrics, on the loop's thread.
+// and phases of ranks, stragglers, the times of the newest checkpoints and of the last contact with each host, the time
+// that jobs spend in each state, and the number of decisions by each rule. Used by CoordinatorMetrics, on the loop's
+// thread.
 //
-// The number of series is limited: of all jobs together, about kRankSeries ranks have their own.
+// The number of series is limited: of all jobs together, about kRankSeries ranks have series of their own. Each job
+// gets an equal share of them, from kRanksPerJobMin to kRanksPerJob ranks.
 #pragma once
 
 #include <map>
@@ -22,7 +24,7 @@ const std::vector<MetricSpec>& RankMetricSpecs();
 class RankMetrics {
  public:
   static constexpr size_t kRankSeries = 4096;
-  static constexpr size_t kRanksPerJob = 256;  // upper limit; kRanksPerJobMin is the lower one
+  static constexpr size_t kRanksPerJob = 256;
   static constexpr size_t kRanksPerJobMin = 8;
 
   explicit RankMetrics(prometheus::Registry& registry);

@@ -1,8 +1,9 @@
 // Accounts for the time of a job's ranks. Pure. All sums are integers of rank-milliseconds, and only whole spans move
 // between parts, so the parts always add up to the number of ranks times the accounted time.
 //
-// Time is the coordinator's steady clock, anchored at the wall clock of its start, so changes of the wall clock have no
-// effect. Time without a running coordinator counts as the part in which the job was last recorded.
+// Times come from a steady clock that is set to the wall-clock time when the coordinator starts, so later changes of
+// the wall clock have no effect. Time without a running coordinator counts as the part in which the job was last
+// recorded.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // AgentService, which the daemons call. A daemon has one Attach stream at a time. Its messages become events, and the
 // core's messages to a host are written to the stream; a newer desired state replaces one that still waits. A heartbeat
-// becomes an event only if its drain request, its trouble or its revision has changed since the last one; otherwise it
-// only updates the time of the last message, the offset of the host's clock and the host's free disk space.
+// becomes an event only if its drain request, its revision or its trouble (why the host cannot run trainers) has
+// changed since the last one; otherwise it only updates the time of the last message, the offset of the host's clock
+// and the host's free disk space.
 //
 // Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
 #pragma once

@@ -90,7 +90,7 @@ absl::Duration ValueFanOut::SendDue() {
     Log& log = it->second;
     if (log.has_unsent() && log.due() <= now) Send(log);
     if (log.has_unsent()) wait = std::min(wait, log.due() - now);
-    // The job has released the log, because the generation has formed or ended.
+    // Removes a log that only this map still uses: the job has released it, because the generation has formed or ended.
     it = !log.has_unsent() && log.log.use_count() == 1 ? logs_.erase(it) : std::next(it);
   }
   return wait;

@@ -45,6 +45,7 @@ def compile_protos(folder):
 
 
 def _knows(pool):
+    """Whether the pool contains descriptor.proto, which is so if one of the protos defines options."""
     try:
         pool.FindMessageTypeByName("google.protobuf.FileDescriptorSet")
     except KeyError:

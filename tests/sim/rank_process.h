@@ -1,5 +1,5 @@
-// The process of a rank: what trainers and scripts have in common. It can be stopped; actions
-// that become due meanwhile run when it continues.
+// The simulated process of a rank: what trainers and scripts have in common. A process can be stopped; actions that
+// become due meanwhile run when it continues.
 #pragma once
 
 #include <cstdint>

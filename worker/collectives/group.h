@@ -42,8 +42,8 @@ std::string ThisProcessPlace(absl::string_view host);
 struct GroupDevice {
   at::Device device;
   std::string name;  // identifies this one device: the same in every process that uses it, different on any other host
-  // Creates this rank's communicator of the device, as `rank` of `size`; `prefix` is the prefix of its names in the
-  // store. Called only if no two members share a device.
+  // Creates this rank's communicator of the device, as `rank` of `size`. Its names in the store begin with `prefix`.
+  // Called only if no two members share a device.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(int rank, int size, const std::string& prefix)> join;
 };
 

@@ -25,9 +25,9 @@ uint64_t Sampler::At(uint64_t position) const {
 
   uint64_t key = Mix(Mix(seed_ + 0x9e3779b97f4a7c15u) ^ epoch);
   uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  // The network permutes the numbers below 4^half_bits_. A result that is not a sample is permuted again until it is;
-  // different inputs still have different results. This takes at most 4 iterations on average, because 4^half_bits_ is
-  // at most 4 x num_samples_.
+  // The Feistel network permutes the numbers below 4^half_bits_. A result that is not a sample is permuted again until
+  // it is; different inputs still have different results. This takes at most 4 iterations on average, because
+  // 4^half_bits_ is at most 4 x num_samples_.
   do {
     uint64_t left = index >> half_bits_, right = index & mask;
     for (int round = 0; round < kRounds; ++round) {

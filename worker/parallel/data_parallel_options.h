@@ -24,9 +24,9 @@ struct DataParallelOptions {
   int64_t bucket_elements = defaults::kBucketElements;  // a bucket is closed once it holds this number
   bool overlap = true;                    // communicate during computation; the numbers are the same either way
   bool reduce_scatter = true;             // zero1: false reduces by all-reduce, which gives the numbers of ddp
-  bool reduce_every_micro_batch = false;  // reduce sharded gradients in each round; none stay whole between rounds
+  bool reduce_every_micro_batch = false;  // reduce sharded gradients after each micro-batch, so none stay whole
   bool reshard_after_forward = true;      // sharded parameters: gather them again for backward
-  int64_t prefetch_elements = -1;         // as in pass_plan.h
+  int64_t prefetch_elements = -1;         // this limit and the next two: as in pass_plan.h
   int64_t reuse_elements = 0;
   int64_t max_live_elements = defaults::kMaxLiveElements;
   int64_t persist_elements = 0;  // sharded parameters: those with fewer elements stay whole on every rank
@@ -37,7 +37,7 @@ struct DataParallelOptions {
   Offload offload = {};
   EventLog* events = nullptr;               // records what was done when; may be null; not owned
   Ledger* ledger = nullptr;                 // accounts for memory; may be null; not owned
-  Clock* clock = &Clock::GetSteadyClock();  // measures exposed_comm_s; not owned
+  Clock* clock = &Clock::GetSteadyClock();  // measures StepOutput::exposed_comm_s; not owned
 };
 
 }  // namespace trainyard

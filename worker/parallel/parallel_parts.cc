@@ -9,7 +9,8 @@
 namespace trainyard {
 namespace {
 
-constexpr int kBucketSlots = 3;  // one being reduced, one being filled, one begun early (a tied embedding's)
+// For a bucket that is being reduced, one that is being filled, and one with a tied embedding, which is begun early.
+constexpr int kBucketSlots = 3;
 
 FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                       const Precision& precision, const std::vector<int>& ready_order) {
@@ -22,8 +23,8 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
   return groups;
 }
 
-// Slots as long as the longest group or unit that uses one. None are made in advance unless gradients are sharded over
-// several ranks.
+// Makes slots that are as long as the longest group or unit that uses one. No slot is made in advance unless gradients
+// are sharded over several ranks.
 SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
                   const Precision& precision, const std::vector<UnitAction>& plan) {
   const StateSharding sharding = ShardingOf(options.strategy);

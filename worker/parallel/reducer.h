@@ -12,8 +12,9 @@
 // the pass plan prescribes. The sum of a reduce-scatter exists only after its wait, so Settle(u) starts the
 // all-reduce of u across replicas; Finish waits for these all-reduces after everything else.
 //
-// A gradient that was written in an earlier round of the step is kept until the group's reduction starts, also if this
-// rank calls RunEmptyRound in later rounds. Belongs to the loop's thread.
+// A step consists of rounds; in each of them, a data rank computes at most one micro-batch. A gradient that was written
+// in an earlier round of the step is kept until the group's reduction starts, even if this rank has no micro-batch in
+// later rounds. Belongs to the loop's thread.
 #pragma once
 
 #include <memory>

@@ -22,7 +22,7 @@ struct RunOptions {
   std::ostream& log;
   // Returns whether SIGTERM came. Called from the loop's thread, at every step.
   std::function<bool()> must_leave;
-  Ledger* ledger = nullptr;                            // of this process, if its memory is reported
+  Ledger* ledger = nullptr;                            // counts the memory of this process; null: it is not reported
   Clock& clock = Clock::GetSteadyClock();              // of saves
   std::function<void(absl::Duration)> wait = nullptr;  // waits between two tries of the last save; null: sleeps
   SizesOfSpec sizes_of_spec = nullptr;                 // of checkpoints in train.model.init_from
@@ -31,8 +31,8 @@ struct RunOptions {
 // Does not close the link.
 TrainerExit RunRank(const StartOrder& order, const RunOptions& options);
 
-// Reports the fact for a status that ended a rank, and returns its exit code. Also for failures before there is an
-// order.
+// Reports the fact for a status that ended a rank, and returns its exit code. Also called for failures before an order
+// has arrived.
 TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log);
 
 }  // namespace trainyard

@@ -166,7 +166,7 @@ TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
   EXPECT_THAT(driver_.Last<CheckPath>(), IsEmpty());
   driver_.ForgetEffects();
   driver_.Run(absl::Seconds(3));
-  EXPECT_EQ(reported(), 0) << "nothing is known yet";
+  EXPECT_EQ(reported(), 0) << "the path has not been checked yet";
 
   PathChecked checked;
   checked.answer.set_request_id("p1");
@@ -174,7 +174,7 @@ TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
   driver_.Handle(checked);
   EXPECT_EQ(reported(), 1);
   driver_.Run(absl::Seconds(3));
-  EXPECT_GT(reported(), 1) << "the first report may have been lost";
+  EXPECT_GT(reported(), 1) << "the answer must be reported again, because the first report may have been lost";
   driver_.Handle(desired_state(4, false));
   driver_.ForgetEffects();
   driver_.Run(absl::Seconds(3));

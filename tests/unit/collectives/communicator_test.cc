@@ -42,27 +42,27 @@ absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
     RETURN_IF_ERROR(second->Wait());
     RETURN_IF_ERROR(first->Wait());
     RETURN_IF_ERROR(first->Wait());  // a second wait returns the same result
-    RETURN_IF_ERROR(ExpectAll(a, sum, "a"));
-    RETURN_IF_ERROR(ExpectAll(b, 2 * sum, "b"));
+    RETURN_IF_ERROR(ExpectAll(a, sum, "the result of the first all-reduce"));
+    RETURN_IF_ERROR(ExpectAll(b, 2 * sum, "the result of the second all-reduce"));
 
     at::Tensor copied = at::full({5}, rank, type);
     RETURN_IF_ERROR(comm.Broadcast(copied, static_cast<int>(n) - 1)->Wait());
-    RETURN_IF_ERROR(ExpectAll(copied, static_cast<double>(n - 1), "copied"));
+    RETURN_IF_ERROR(ExpectAll(copied, static_cast<double>(n - 1), "the result of the broadcast"));
 
     at::Tensor gathered = at::full({3 * n}, -1, type), part = at::full({3}, -1, type);
     RETURN_IF_ERROR(comm.AllGather(gathered, at::full({3}, rank, type))->Wait());
     RETURN_IF_ERROR(comm.ReduceScatterSum(part, at::arange(3 * n, type).mul_(rank + 1))->Wait());
     for (int64_t i = 0; i < n; ++i) {
-      RETURN_IF_ERROR(ExpectAll(gathered.narrow(0, 3 * i, 3), static_cast<double>(i), "gathered"));
+      RETURN_IF_ERROR(ExpectAll(gathered.narrow(0, 3 * i, 3), static_cast<double>(i), "the gathered part"));
     }
     for (int64_t i = 0; i < 3; ++i) {
-      RETURN_IF_ERROR(ExpectAll(part.narrow(0, i, 1), sum * static_cast<double>(3 * rank + i), "part"));
+      RETURN_IF_ERROR(ExpectAll(part.narrow(0, i, 1), sum * static_cast<double>(3 * rank + i), "the scattered sum"));
     }
   }
   RETURN_IF_ERROR(comm.Barrier()->Wait());
   CollectiveProgress progress = comm.progress();
   if (progress.num_started != progress.num_completed || !progress.waits_in.empty()) {
-    return absl::InternalError("the counters are not equal");
+    return absl::InternalError("operations are in progress after the last wait");
   }
   return std::string();
 }
@@ -72,7 +72,7 @@ absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
 absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   if (comm.rank() == 1) raise(SIGSTOP);
   int link[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM, 0, link) != 0) return absl::InternalError("socketpair");
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, link) != 0) return absl::InternalError("socketpair failed");
   at::Tensor t = at::full({1 << 18}, 1.0, at::kFloat);
   auto pending = comm.AllReduceSum(t);
   absl::Time aborted;
@@ -127,13 +127,14 @@ absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   at::Tensor large = at::arange(size, at::kDouble).mul_(rank + 1), none = at::full({0}, 1.0, at::kFloat);
   auto reduced = comm.AllReduceSum(large), empty = comm.AllReduceSum(none);
   RETURN_IF_ERROR(reduced->Wait());
-  RETURN_IF_ERROR(ExpectAll(large.sub(at::arange(size, at::kDouble).mul_(sum)), 0, "large"));
+  RETURN_IF_ERROR(ExpectAll(large.sub(at::arange(size, at::kDouble).mul_(sum)), 0, "large minus expected sum"));
   at::Tensor gathered = at::full({n, size}, -1, at::kLong), part = at::full({size}, -1, at::kLong);
   at::Tensor mine = comm.NewBuffer(size, at::kLong).copy_(at::arange(size, at::kLong).add_(rank * size));
   RETURN_IF_ERROR(comm.AllGather(gathered, mine)->Wait());
-  RETURN_IF_ERROR(ExpectAll(gathered.view(-1).sub(at::arange(n * size, at::kLong)), 0, "gathered"));
+  RETURN_IF_ERROR(ExpectAll(gathered.view(-1).sub(at::arange(n * size, at::kLong)), 0, "gathered minus expected"));
   RETURN_IF_ERROR(comm.ReduceScatterSum(part, at::arange(n * size, at::kLong))->Wait());
-  RETURN_IF_ERROR(ExpectAll(part.sub(at::arange(size, at::kLong).add_(rank * size).mul_(n)), 0, "part"));
+  RETURN_IF_ERROR(
+      ExpectAll(part.sub(at::arange(size, at::kLong).add_(rank * size).mul_(n)), 0, "scattered minus expected"));
   RETURN_IF_ERROR(comm.Broadcast(large, 0)->Wait());
   RETURN_IF_ERROR(empty->Wait());
   return std::string();

@@ -77,7 +77,8 @@ TEST_F(StagedTest, SlowTransport_ReusesTheHostMemoryOfTheFirstStep) {
     EXPECT_TRUE(part.eq(step + 2).all().item<bool>());
     if (step == 1) after_first = host_->addresses().size();
   }
-  EXPECT_EQ(after_first, 5u) << "one for the sum and two for each other operation, all in progress at the same time";
+  EXPECT_EQ(after_first, 5u) << "expected one host tensor for the sum, and two for each of the other two operations, "
+                                "because all three are in progress at the same time";
   EXPECT_EQ(host_->addresses().size(), after_first);
 }
 

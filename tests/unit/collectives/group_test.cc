@@ -1,5 +1,5 @@
 // Process groups, with a thread as each rank: the choice of transport, the guarantees of communicator.h for every type
-// on every transport, and that an abort releases a rank in whichever group it waits.
+// on every transport, and that an abort releases every rank, in whichever group the rank waits.
 #include "worker/collectives/group.h"
 
 #include <ATen/ops/arange.h>
@@ -128,8 +128,8 @@ TEST_P(Transports, SupportEveryTypeAndSize_AlsoInPlace) {
             absl::OkStatus());
 }
 
-// A strategy's slots depend on this order: a gather writes to memory that an earlier reduction still reads. Both
-// communicators are the same group.
+// Strategies reuse memory and depend on this order: here a gather writes to memory that an earlier reduction still
+// reads. The world and the shard group have the same ranks.
 TEST_P(Transports, RunOperationsInStartOrder) {
   EXPECT_EQ(
       RunSharded([](int, MeshGroups& groups) -> absl::Status {
@@ -146,10 +146,10 @@ TEST_P(Transports, RunOperationsInStartOrder) {
           auto gather = gathers.AllGather(tail, mine);
           RETURN_IF_ERROR(gather->Wait());
           RETURN_IF_ERROR(reduction->Wait());
-          RETURN_IF_ERROR(Expect(shard.eq(sum).all().item<bool>(), "the reduction"));
+          RETURN_IF_ERROR(Expect(shard.eq(sum).all().item<bool>(), "the reduction has its sum"));
           for (int64_t r = 0; r < world; ++r) {
             const double expected = static_cast<double>(100 * round + r);
-            RETURN_IF_ERROR(Expect(tail.narrow(0, r * small, small).eq(expected).all().item<bool>(), "the gather"));
+            RETURN_IF_ERROR(Expect(tail.narrow(0, r * small, small).eq(expected).all().item<bool>(), "gathered part"));
           }
         }
         return absl::OkStatus();
@@ -157,8 +157,8 @@ TEST_P(Transports, RunOperationsInStartOrder) {
       absl::OkStatus());
 }
 
-// Shards and slots from NewBuffer, which shared memory reads in place, are changed immediately after a wait, while a
-// slower peer might still read them if Wait did not prevent it.
+// Changes buffers from NewBuffer immediately after a wait. With shared memory, peers read such buffers in place, and a
+// slower peer might still read one if Wait did not prevent it.
 TEST_P(Transports, DoNotReadBuffersAfterWait) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               Communicator& comm = *groups.shard;
@@ -175,17 +175,17 @@ TEST_P(Transports, DoNotReadBuffersAfterWait) {
                 RETURN_IF_ERROR(comm.AllGather(whole, mine)->Wait());
                 mine.copy_(ramp.mul(static_cast<double>(rank + 1)));
                 RETURN_IF_ERROR(comm.AllReduceSum(mine)->Wait());
-                RETURN_IF_ERROR(Expect(mine.equal(ramp.mul(sum)), "the sum in place"));
+                RETURN_IF_ERROR(Expect(mine.equal(ramp.mul(sum)), "the sum in place has the right values"));
                 mine.fill_(-1);
                 at::Tensor gathered = at::arange(world, at::kFloat).add(100.0 * round).repeat_interleave(part);
-                RETURN_IF_ERROR(Expect(whole.equal(gathered), "the gather"));
+                RETURN_IF_ERROR(Expect(whole.equal(gathered), "the gather has the values of all ranks"));
                 slot.fill_(static_cast<double>(rank + 1));
                 auto reduction = comm.ReduceScatterSum(reduced, slot);
                 auto gather = comm.AllGather(slot, mine);  // into memory that the reduction reads
                 RETURN_IF_ERROR(reduction->Wait());
-                RETURN_IF_ERROR(Expect(reduced.eq(sum).all().item<bool>(), "the reduction"));
+                RETURN_IF_ERROR(Expect(reduced.eq(sum).all().item<bool>(), "the reduction has its sum"));
                 RETURN_IF_ERROR(gather->Wait());
-                RETURN_IF_ERROR(Expect(slot.eq(-1).all().item<bool>(), "the gather into the slot"));
+                RETURN_IF_ERROR(Expect(slot.eq(-1).all().item<bool>(), "the gather overwrites the slot"));
               }
               return absl::OkStatus();
             }),
@@ -229,9 +229,9 @@ TEST_P(Transports, CountOperationsByKindAndType) {
               comm.set_observer(nullptr);
               CollectiveCounts after = comm.counts();
               CollectiveCount& gathers = after[{CollectiveKind::kAllGather, at::kBFloat16}];
-              RETURN_IF_ERROR(Expect(gathers.operations == 2, "two gathers"));
-              RETURN_IF_ERROR(Expect(gathers.elements == static_cast<uint64_t>(16 * world), "elements"));
-              RETURN_IF_ERROR(Expect(gathers.bytes == static_cast<uint64_t>(32 * world), "bytes"));
+              RETURN_IF_ERROR(Expect(gathers.operations == 2, "two gathers are counted"));
+              RETURN_IF_ERROR(Expect(gathers.elements == static_cast<uint64_t>(16 * world), "elements are counted"));
+              RETURN_IF_ERROR(Expect(gathers.bytes == static_cast<uint64_t>(32 * world), "bytes are counted"));
               const std::pair in_fp64{CollectiveKind::kAllGather, at::kDouble};  // from the warm-up
               RETURN_IF_ERROR(
                   Expect(after.at(in_fp64).operations == before.at(in_fp64).operations, "fp64 is counted separately"));
@@ -239,7 +239,7 @@ TEST_P(Transports, CountOperationsByKindAndType) {
                                      "three events, the last of a reduce-scatter"));
               RETURN_IF_ERROR(
                   Expect(events[1].started <= events[1].wait_began && events[1].wait_began <= events[1].wait_ended,
-                         "times in order"));
+                         "the times are in order"));
               return Expect(comm.waited_s() > 0, "waits are timed");
             }),
             absl::OkStatus());
@@ -261,9 +261,9 @@ TEST_P(FourRankMesh, SumsAlongEachAxisSeparately) {
                   RETURN_IF_ERROR(groups.shard->AllReduceSum(along)->Wait());
                   RETURN_IF_ERROR(groups.replicate->AllReduceSum(across)->Wait());
                   RETURN_IF_ERROR(groups.world->AllReduceSum(all)->Wait());
-                  RETURN_IF_ERROR(Expect(along[0].item<float>() == (rank < 2 ? 3 : 12), "along the shards"));
-                  RETURN_IF_ERROR(Expect(across[0].item<float>() == (rank % 2 == 0 ? 5 : 10), "across the replicas"));
-                  return Expect(all[0].item<float>() == 15, "over the world");
+                  RETURN_IF_ERROR(Expect(along[0].item<float>() == (rank < 2 ? 3 : 12), "sum over shards"));
+                  RETURN_IF_ERROR(Expect(across[0].item<float>() == (rank % 2 == 0 ? 5 : 10), "sum over replicas"));
+                  return Expect(all[0].item<float>() == 15, "sum over the world");
                 }),
             absl::OkStatus());
 }
@@ -274,7 +274,7 @@ TEST_P(FourRankMesh, HasReshardGroups) {
                   at::Tensor sum = at::full({3}, 1 << rank, at::kFloat);
                   RETURN_IF_ERROR(groups.reshard->AllReduceSum(sum)->Wait());
                   RETURN_IF_ERROR(Expect(groups.shard == groups.world, "the shard group is the world"));
-                  return Expect(sum[0].item<float>() == (rank < 2 ? 3 : 12), "among neighbours");
+                  return Expect(sum[0].item<float>() == (rank < 2 ? 3 : 12), "sum over the reshard group");
                 }),
             absl::OkStatus());
 }
@@ -369,7 +369,7 @@ TEST(SharedMemory, Progress_AdvancesOperationsWithoutWaiting) {
   at::Tensor a = at::full({10'000}, 1.0f), b = at::full({10'000}, 2.0f);
   auto first = ranks[0]->AllReduceSum(a);
   ranks[0]->AdvanceOperations();
-  EXPECT_EQ(ranks[0]->progress().num_completed, 0u) << "its peer has not joined";
+  EXPECT_EQ(ranks[0]->progress().num_completed, 0u) << "rank 1 has not started the operation";
   auto second = ranks[1]->AllReduceSum(b);
   for (int i = 0; i < 100 && ranks[0]->progress().num_completed + ranks[1]->progress().num_completed < 2; ++i) {
     ranks[0]->AdvanceOperations();

@@ -111,7 +111,8 @@ TEST_F(CoreHangTest, LongTokenizingAndLoading_AreNoHang_WhileTheRanksReport) {
 
   harness_.Advance(absl::Seconds(121));
 
-  EXPECT_EQ(harness_.Get(kHungJob).state(), v1::JOB_STATE_RECOVERING) << "ranks that report nothing do not load";
+  EXPECT_EQ(harness_.Get(kHungJob).state(), v1::JOB_STATE_RECOVERING)
+      << "a group whose ranks no longer report is restarted, also in the phase load";
 }
 
 TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted) {

@@ -45,7 +45,7 @@ class QueuePolicy : public testing::Test {
     for (const QueueOutcome& outcome : outcomes) {
       if (facts.waiting[outcome.waiting].id.value() == id) return outcome;
     }
-    ADD_FAILURE() << id;
+    ADD_FAILURE() << "there is no outcome of job " << id;
     return outcomes.front();
   }
 

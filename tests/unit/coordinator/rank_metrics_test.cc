@@ -87,7 +87,7 @@ class RankMetricsTest : public ::testing::Test {
 TEST_F(RankMetricsTest, SlowRank_IsVisibleInItsSpeed_AndBecomesAStraggler_UntilTheJobEnds) {
   BeginJob(/*every_steps=*/0);
   Scrape();
-  EXPECT_THAT(ValuesOf("trainyard_rank_compute_seconds", "rank"), IsEmpty()) << "nothing is known yet";
+  EXPECT_THAT(ValuesOf("trainyard_rank_compute_seconds", "rank"), IsEmpty()) << "no rank has reported its speed yet";
   EXPECT_THAT(ValuesOf("trainyard_job_stragglers", "job_id"), ElementsAre(Pair(kJob, 0)));
 
   Train(absl::Seconds(60));
@@ -103,7 +103,7 @@ TEST_F(RankMetricsTest, SlowRank_IsVisibleInItsSpeed_AndBecomesAStraggler_UntilT
   EXPECT_THAT(ValuesOf("trainyard_rank_series_omitted", ""), ElementsAre(Pair("", 0)));
 
   harness_.Cancel(kJob);
-  harness_.Advance(absl::Minutes(2));  // the ranks do not stop, so the grace expires
+  harness_.Advance(absl::Minutes(2));  // the ranks do not stop within the grace period
   host_.Apply();
   ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_CANCELLED);
   Scrape();
@@ -163,7 +163,7 @@ TEST_F(RankMetricsTest, StatesAndRecoveries_AreMeasuredByTheirEvents) {
   Enter(v1::JOB_STATE_STARTING, 104'000);
   Enter(v1::JOB_STATE_RUNNING, 110'000);
 
-  EXPECT_EQ(SumOf("trainyard_job_recovery_seconds"), 10) << "from the first failure";
+  EXPECT_EQ(SumOf("trainyard_job_recovery_seconds"), 10) << "measured from the first failure";
   EXPECT_EQ(ValuesOf("trainyard_job_recovery_seconds", "")[""], 1);
   Enter(v1::JOB_STATE_RECOVERING, 120'000);
   Enter(v1::JOB_STATE_PLACED, 50'000);

@@ -62,7 +62,7 @@ TEST(BlendTest, NoSourceIsTwoSamplesShort_AndTheSamplesOfEachAreNumberedInOrder)
     }
   }
   for (size_t k = 0; k < weights.size(); ++k) EXPECT_EQ(blend.CountOf(k, 600'000), counts[k]) << "source " << k;
-  EXPECT_EQ(counts[4], 0u) << "weight 0";
+  EXPECT_EQ(counts[4], 0u) << "source 4 has weight 0";
 }
 
 TEST(BlendTest, SampleAtAFarPosition_IsFound) {

@@ -48,7 +48,7 @@ inline std::vector<Setting> SettingsOf(const Imported& imported, absl::string_vi
   return {};
 }
 
-// The flags that give what no foreign file has.
+// The flags for the keys that every job needs and that no foreign file has.
 inline const std::vector<std::string>& RequiredFlags() {
   static const auto* const flags =
       new std::vector<std::string>{"train.model.preset=lab-tiny", "train.data.text=[corpus]", "train.steps=10"};

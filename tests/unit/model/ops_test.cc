@@ -203,7 +203,7 @@ TEST_F(OpsTest, GeluWithBias_MatchesLibTorch) {
         const auto own = WithGradients(Gelu(lx, {lb, 0}), weights, {lx, lb});
         for (size_t i = 0; i < exact.size(); ++i) {
           EXPECT_LT(RelativeDifference(own[i], exact[i]), type == at::kFloat ? 2e-6 : 8e-2)
-              << columns << " " << type << " " << i;
+              << columns << " columns, " << type << ", tensor " << i;
         }
       }
     }
@@ -235,7 +235,7 @@ TEST_F(OpsTest, LayerNorm_MatchesLibTorch_WithAndWithoutASink_ForAnyNumberOfThre
         // On rows of two nearly equal values, the errors of all kernels exceed the fixed limit, those of LibTorch
         // too, so errors of up to twice LibTorch's are accepted.
         const double limit = std::max(type == at::kFloat ? 3e-6 : 3e-2, 2 * RelativeDifference(theirs[i], exact[i]));
-        EXPECT_LT(RelativeDifference(own[i], exact[i]), limit) << columns << " " << type << i;
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), limit) << columns << " columns, " << type << ", tensor " << i;
         if (i >= 2) continue;
         EXPECT_TRUE(with_sink[i].equal(own[i])) << type << ", tensor " << i;
       }

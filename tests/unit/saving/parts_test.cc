@@ -379,7 +379,7 @@ TEST_P(PartsTest, EveryElement_IsWrittenByOneRank) {
     for (const auto& [name, counts] : written) {
       EXPECT_EQ(std::count(counts.begin(), counts.end(), 1), static_cast<int64_t>(counts.size())) << name;
     }
-    for (const std::string& range : witnessed) EXPECT_TRUE(ranges.contains(range)) << range;
+    for (const std::string& range : witnessed) EXPECT_TRUE(ranges.contains(range)) << "no rank writes " << range;
     EXPECT_TRUE(layout.tensor == 1 || !witnessed.empty());
   }
 }

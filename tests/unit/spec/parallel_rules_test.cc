@@ -1,4 +1,5 @@
-// Sizes of the data axes, deals of micro-batches, and keys of `parallel` without effect.
+// The sizes of the data axes, how micro-batches are dealt to ranks, keys of `parallel` without effect, frozen
+// parameters, and precisions.
 #include "spec/parallel_rules.h"
 
 #include <gtest/gtest.h>
@@ -174,7 +175,7 @@ TEST(DataSizes, AreInTheResolvedSpecAndTheDecisions) {
   std::map<std::string, std::string> reasons;
   for (const v1::ResolvedKey& decision : job->decisions) reasons[decision.key()] = decision.reason();
   EXPECT_EQ(reasons["parallel.replicate"], "shard 2 x replicate 2 = 4 ranks");
-  EXPECT_EQ(reasons.count("parallel.shard"), 0u) << "the key was given";
+  EXPECT_EQ(reasons.count("parallel.shard"), 0u) << "the job gives this key, so it is no decision";
   auto prepared_again = PrepareJob(job->spec, {.job_id = "zzzzzzzz", .default_run_root = "/elsewhere"});
   ASSERT_TRUE(prepared_again.ok()) << prepared_again.status();
   EXPECT_EQ(prepared_again->digest, job->digest);

@@ -319,7 +319,7 @@ TEST(Prepare, LabTinyWithOneRankHasNoWarning) {
   ReadJob read = Read(*ReadFile("configs/jobs/lab-tiny.yaml"), {"resources.ranks=1"});
 
   EXPECT_EQ(read.Errors(), "");
-  EXPECT_EQ(read.Warnings(), "") << "the file gives these keys their defaults";
+  EXPECT_EQ(read.Warnings(), "") << "keys without effect on one rank cause no warning if they have their defaults";
 }
 
 TEST(PrepareProbe, ShippedProbe_IsValidWithoutAWarning) {

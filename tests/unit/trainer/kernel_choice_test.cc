@@ -1,3 +1,4 @@
+// The lever (numerics/mkl_lever.h) makes MKL use other kernels than those that it chooses for the CPU.
 #include "worker/trainer/kernel_choice.h"
 
 #include <gtest/gtest.h>
@@ -69,8 +70,8 @@ TEST(KernelSpeedsName, DependsOnTheCpuAndOnTheShapes) {
   EXPECT_NE(KernelSpeedsName("cpu", shapes), KernelSpeedsName("cpu", ShapesToTime(SmallGpt(), 4096)));
 }
 
-// Runs each rank as a thread. `kinds` are the CPUs of the ranks' hosts, and `choices` what each host has measured to be
-// faster.
+// Runs each rank as a thread. `kinds`: the CPUs of the ranks' hosts. `choices`: whether each host has measured that the
+// lever is faster. Returns the agreed choice of each rank.
 std::vector<bool> Agree(const std::vector<std::string>& kinds, const std::vector<bool>& choices) {
   MemoryStore values;
   std::vector<char> agreed(kinds.size());

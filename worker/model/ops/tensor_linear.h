@@ -1,5 +1,5 @@
-// The two products into which tensor ranks divide a pair of projections (tensor_group.h): a column product, whose
-// outputs are divided, then a row product, whose inputs are. Each needs one sum over the group, however many
+// The two products of a pair of projections that tensor ranks divide (tensor_group.h): first a column product, whose
+// outputs are divided, then a row product, whose inputs are divided. Each needs one sum over the group, however many
 // projections have the same x: a column product sums the gradient of x, a row product sums its result. With sequence
 // parallelism (sequence_part.h) each of these sums becomes a reduce-scatter, and the pass that needs no sum, forward or
 // backward, needs an all-gather. Backward of a column product gathers x once more, so that forward need not store the

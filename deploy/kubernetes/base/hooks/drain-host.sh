@@ -11,7 +11,8 @@ trainctl=${TRAINCTL:-/opt/trainyard/bin/trainctl}
 has_ranks() { cat "${TRAINYARD_PROC:-/proc}"/[0-9]*/comm 2>/dev/null | grep -qx trainyard-shim; }
 host() { "$trainctl" --allow-plaintext cluster --json | grep -F "\"name\":\"$TRAINYARD_NAME\","; }
 
-# An operator's cordon keeps its reason, so that allow-host.sh does not remove it.
+# A drain replaces the reason of a cordon. If an operator has cordoned the host, the drain gets the operator's reason:
+# allow-host.sh removes only a cordon with the reason below.
 tries=${TRAINYARD_DRAIN_TRIES:-300}
 reason='pod is ending'
 failures=0
