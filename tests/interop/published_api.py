@@ -45,7 +45,7 @@ def compile_protos(folder):
 
 
 def _knows(pool):
-    """Whether the pool contains descriptor.proto, which is so if one of the protos defines options."""
+    # The pool contains descriptor.proto only if one of the protos defines options.
     try:
         pool.FindMessageTypeByName("google.protobuf.FileDescriptorSet")
     except KeyError:

@@ -98,13 +98,13 @@ class Cell:
 
     @property
     def small_disks(self):
-        """The hosts whose state is on a disk of a few MB, which the fault can fill; "c" is the coordinator's host."""
+        # The hosts whose state is on a disk of a few MB, which the fault can fill; "c" is the coordinator's host.
         names = {"coordinator": ("c",), "daemon": ("b",), "all": ("c", "a", "b")}
         return names[self.target] if self.fault == "disk_full" else ()
 
     @property
     def delayed(self):
-        """The traffic that the fault delays: None, "control" (to and from the coordinator) or "all"."""
+        # The traffic that the fault delays: None, "control" (to and from the coordinator) or "all".
         return None if self.fault != "delay" else "control" if self.target == "coordinator" else "all"
 
 

@@ -49,7 +49,8 @@ TEST(AgreementTest, RequestThatNeedsItsSave_IsReportedUnlessARankMustLeaveAnyway
   Agreement agreement;
 
   EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).request_needing_save, 4u);
-  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).request_needing_save, 0u) << "request 4 was seen before";
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).request_needing_save, 0u)
+      << "request 4 was seen before";
   EXPECT_EQ(agreement.Read({.tokens = 1, .request = 5, .notice = 1, .needs_save = 1}).request_needing_save, 0u);
   EXPECT_EQ(agreement.Read({.tokens = 1, .request = 6}).request_needing_save, 0u);
 }
