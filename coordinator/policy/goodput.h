@@ -13,6 +13,7 @@
 
 namespace trainyard {
 
+// The message Goodput in service.proto describes the parts.
 enum class GoodputPart { kQueue, kStart, kTrain, kSave, kLost, kDetect, kRecover, kPause };
 inline constexpr GoodputPart kGoodputParts[] = {GoodputPart::kQueue,   GoodputPart::kStart, GoodputPart::kTrain,
                                                 GoodputPart::kSave,    GoodputPart::kLost,  GoodputPart::kDetect,

@@ -36,6 +36,7 @@ inline constexpr size_t kNamespacesMax = 256;
 // The maximum number of jobs that end at a time for one waiting job.
 inline constexpr size_t kVictimsMax = 64;
 
+// NamespaceConfig and QueueConfig in config.proto describe the fields.
 struct NamespaceRules {
   uint64_t weight_milli = 1'000;
   std::optional<uint32_t> max_slots;

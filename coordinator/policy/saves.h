@@ -19,6 +19,7 @@ using CheckpointGrants = google::protobuf::RepeatedPtrField<v1::CheckpointGrant>
 // The largest number of grants and refusals stored per job, newest last. A trainer has one or two saves at a time that
 // are not renamed yet.
 inline constexpr int kGrantsMax = 16;
+// A report with a longer manifest hash is wrong.
 inline constexpr size_t kManifestHashBytes = 256;
 
 // Returns the answer for a checkpoint that rank 0 of the job's current generation has reported as ready. `head` is the

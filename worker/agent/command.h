@@ -20,7 +20,7 @@ inline constexpr char kErrorFile[] = "error.json";
 struct CommandOptions {
   bool is_check = false;                   // starts the program of command.check, which is no rank
   std::string master;                      // MASTER_ADDR:MASTER_PORT
-  std::string interface = {};              // of this host's data address; empty: not known
+  std::string interface = {};              // the network interface with this host's data address; empty: not known
   std::vector<uint32_t> cpus = {};         // see LaunchRecord
   std::string error_file = {};             // path
   std::string link = {};                   // path of the daemon's socket

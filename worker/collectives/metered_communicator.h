@@ -28,7 +28,7 @@ struct CollectiveCount {
   uint64_t elements = 0;
   uint64_t bytes = 0;
 };
-using CollectiveCounts = std::map<std::pair<CollectiveKind, at::ScalarType>, CollectiveCount>;  // barriers as kByte
+using CollectiveCounts = std::map<std::pair<CollectiveKind, at::ScalarType>, CollectiveCount>;  // barriers: kByte
 
 // One operation, reported after it was waited for.
 struct CollectiveEvent {
