@@ -30,7 +30,7 @@ struct ConfigFacts {
   uint32_t gpu_compute_major = 0;
   uint64_t memory_bytes = 0;      // of this machine; 0: unknown
   bool elsewhere = false;         // the job runs on other machines, so its files need not be here
-  bool accelerate = false;        // the file is for Accelerate and has only keys of Accelerate
+  bool accelerate = false;        // the command writes a file for Accelerate, not a job file
   std::string working_directory;  // relative paths are resolved against it
 };
 

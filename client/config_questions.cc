@@ -31,7 +31,7 @@ bool DecidesStrategy(const Context& c) { return !IsScript(c); }
 bool IsScriptElsewhere(const Context& c) { return IsScript(c) && c.facts.elsewhere; }
 uint64_t Ranks(const Context& c) { return std::max<uint64_t>(1, c.spec.resources().ranks()); }
 
-// Accelerate offloads what it shards: FSDP everything, ZeRO 1 and 2 the optimizer.
+// Accelerate offloads what it shards: FSDP and ZeRO 3 everything, ZeRO 1 and 2 only the optimizer state.
 bool OffersOffload(const Context& c) {
   return IsAccelerate(c) && c.spec.parallel().data() != v1::DATA_PARALLEL_UNSPECIFIED &&
          c.spec.parallel().data() != v1::DATA_PARALLEL_DDP;

@@ -39,9 +39,9 @@ struct HttpResponse {
 // A response in plain text.
 HttpResponse HttpText(int code, absl::string_view text, absl::string_view headers = "");
 
-// Reads the head of a request: everything up to the empty line. Possible errors: InvalidArgument: `head` is not that of
-// an HTTP/1.1 request, a parameter has an unexpected character or occurs twice, a header that decides about access or
-// length occurs twice, or Content-Length is not a number. Unimplemented: the body has no Content-Length.
+// Reads the head of a request: everything up to the empty line. Possible errors: InvalidArgument: `head` is not the
+// head of an HTTP/1.1 request, a parameter has an unexpected character or occurs twice, a header that decides about
+// access or length occurs twice, or Content-Length is not a number. Unimplemented: the body has no Content-Length.
 absl::StatusOr<HttpRequest> ParseHttpHead(absl::string_view head);
 
 // The response as it is sent, with `headers` in addition to its own and to Connection: close.

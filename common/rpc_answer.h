@@ -15,7 +15,7 @@ inline grpc::Status ToGrpcAnswer(const absl::Status& status) { return ToGrpcStat
 
 // Whether an UNAVAILABLE is the answer of a coordinator (for example: a host is not connected), which a retry alone
 // does not change. False for an UNAVAILABLE of gRPC itself, which has no details and means that no coordinator
-// responded, and for that of a coordinator that is busy or shutting down, which has google.rpc.RetryInfo.
+// responded. Also false if a coordinator is busy or shutting down: its UNAVAILABLE has google.rpc.RetryInfo.
 inline bool IsAnswered(const grpc::Status& status) {
   absl::Status details = absl::UnavailableError("");
   CopyDetails(status, &details);

@@ -1,4 +1,5 @@
-// The keys of fsdp_config in Accelerate's files and in TrainingArguments, where their names may begin with fsdp_.
+// The keys of fsdp_config in Accelerate's files and in TrainingArguments. In these files their names may begin with
+// fsdp_; here they are written without it.
 #include "foreign/key_rule.h"
 
 namespace trainyard::foreign {

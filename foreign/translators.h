@@ -1,6 +1,6 @@
 // The translators: each reads a group of keys of a foreign file and sets the keys of the job that they mean. import.cc
-// calls the translator of the file's program first, then TranslateBatch, which needs the ranks and the division of the
-// model that it has set, and SetTrainingDefaults last. Pure.
+// calls the translator of the file's program first. TranslateBatch follows, because it needs the ranks and the division
+// of the model that the first translator has set. SetTrainingDefaults is the last one. Pure.
 #pragma once
 
 #include "foreign/translation.h"
@@ -9,8 +9,8 @@ namespace trainyard::foreign {
 
 // accelerate.cc: distributed_type, num_processes, device, precision, and the groups of Accelerate.
 void TranslateAccelerate(Translation* t);
-// fsdp.cc: fsdp_config of Accelerate and of TrainingArguments. `version`: that of FSDP, if the file does not give it;
-// `ranks_per_host`: the ranks that share a copy under HYBRID_SHARD, 0 if unknown.
+// fsdp.cc: fsdp_config of Accelerate and of TrainingArguments. `version`: the version of FSDP if the file does not give
+// it. `ranks_per_host`: the number of ranks that share a copy under HYBRID_SHARD; 0: unknown.
 void TranslateFsdp(Translation* t, int version, uint64_t ranks_per_host);
 // trainer.cc: the keys of TrainingArguments, without its batch.
 void TranslateTrainer(Translation* t);
@@ -23,11 +23,12 @@ void TranslateZero(Translation* t);
 void TranslatePrecision(Translation* t);
 void TranslateOptimizer(Translation* t);
 void TranslateSchedule(Translation* t);
-// numbers.cc: clipping and schedule, if the file has an optimizer but does not give them. Call it after the others.
+// numbers.cc: sets DeepSpeed's defaults for clipping and schedule if the file has an optimizer but does not give them.
+// Call it after the others.
 void SetTrainingDefaults(Translation* t);
 
-// batch.cc: the sizes of a batch, by the names that they have in this dialect ("": it has none). Checks that
-// train_batch = micro x accumulation x data ranks.
+// batch.cc: the sizes of a batch. BatchKeys holds the names of their keys in the file ("": files of this kind have no
+// such key). Checks that train_batch = micro x accumulation x data ranks.
 struct BatchKeys {
   const char* global;
   const char* micro;
@@ -35,7 +36,7 @@ struct BatchKeys {
 };
 void TranslateBatch(Translation* t, const BatchKeys& keys);
 
-// The ranks of the job so far, and those that process different micro-batches.
+// The number of ranks, and the number of data ranks, by the keys of the job that are set so far.
 uint64_t RanksOf(const Translation& t);
 uint64_t DataRanksOf(const Translation& t);
 

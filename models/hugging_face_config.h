@@ -1,5 +1,5 @@
 // config.json and generation_config.json of a model folder, as the Python library transformers writes and reads them.
-// Pure: reading and writing the files is checkpoint/hugging_face_folder.h.
+// Pure: checkpoint/hugging_face_folder.h reads and writes the files.
 // gpt2_config.h and llama_config.h say which settings a family supports.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The checks of a schedule's lists that need no graph.
+// The checks of a schedule's lists that do not need the graph of the dependencies between actions.
 #include <array>
 #include <cstdint>
 
@@ -42,7 +42,8 @@ class ListChecker {
   }
 
   void CheckRank(int rank) {
-    // The number of occurrences of F, B, I and W for each micro-batch in each chunk.
+    // The number of occurrences of F (forward), B (backward), I (the part of backward for the input) and W (the part
+    // for the weights) for each micro-batch in each chunk.
     std::vector<std::array<uint8_t, 4>> seen(static_cast<size_t>(shape_.chunks_per_rank) * shape_.micro_batches);
     for (const PipelineAction& action : schedule_.ranks[rank]) {
       const std::string text = ActionText(action, shape_.chunks_per_rank);

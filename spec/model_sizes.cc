@@ -48,7 +48,8 @@ v1::AttentionBias BiasOf(AttentionBias bias) {
   return bias == AttentionBias::kAll ? v1::ATTENTION_BIAS_ALL : v1::ATTENTION_BIAS_NONE;
 }
 
-// Keys that are not given have the values of Llama 3.1, except the factor of linear scaling, which has no default.
+// A missing theta is 10000. Missing keys of the llama3 scaling have the values of Llama 3.1. The factor of linear
+// scaling has no default.
 Rope RopeOf(const v1::Rope& rope) {
   Rope out;
   if (rope.has_theta()) out.theta = rope.theta();

@@ -33,7 +33,7 @@ struct BpeTokenizerParts {
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  // Possible errors: those of Pattern::Parts for the added tokens, which are normalized.
+  // Normalizes the added tokens that are found in normalized text. Possible errors: those of Pattern::Parts.
   static absl::StatusOr<std::unique_ptr<BpeTokenizer>> Make(BpeTokenizerParts parts, Bpe model);
 
   absl::Status Append(absl::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids) const override;

@@ -1,5 +1,5 @@
 // head_loss_memory fused|unfused ROWS WIDTH VOCABULARY: runs a head and its loss forward and backward once, and prints
-// the peak of the resident memory beyond that of the inputs, the weight and its gradient, in bytes. One process per
+// the peak of the resident memory in bytes, without the inputs, the weight and its gradient. One process per
 // measurement, because the kernel records only the peak of a process. `./dev bench models` compares fused with unfused.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>

@@ -1,7 +1,7 @@
 // Packs the records of a batch of turns into commits of the store, which accepts a limited number of entries each. A
 // commit holds whole turns in their order, so that a crash between two commits leaves a state that the core had. A turn
-// that is too large is split between its groups, and a group that is too large is split anywhere; the loader
-// (records.h) ignores a group whose last commit was not written. Pure.
+// that is too large is split between its groups (Record::group), and a group that is too large is split anywhere; the
+// loader (records.h) ignores a group whose last commit was not written. Pure.
 #pragma once
 
 #include <cstddef>

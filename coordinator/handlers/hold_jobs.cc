@@ -28,7 +28,8 @@ bool RunsUnknown(const Host& host, const JobId& id) {
                      [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); });
 }
 
-// Ends the recorded group, whose ranks had ended before the later group was formed.
+// Ends the group that the store has recorded. Its ranks had ended before the later generation, which the store did not
+// know, was formed.
 void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
   for (Rank& rank : job.ranks) {
     if (!rank.seen_running) MarkGone(turn, job, rank, "a later generation of the job ran after it");
@@ -67,7 +68,7 @@ void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running
 void ResumeHeld(Turn& turn, Job& job) {
   if (job.held_at == 0) return;
   for (const auto& [name, host] : turn.state.hosts) {
-    // A reachable host that has not attached yet may run the later group, too.
+    // A reachable host that has not attached yet may run the unknown generation, too.
     if (RunsHeld(host, job.id) || (job.current.unconfirmed.contains(name) && host.reachable)) return;
   }
   std::string text = absl::StrCat("generation ", job.held_at, ", which this coordinator's store did not know, has ",

@@ -56,8 +56,9 @@ struct StragglerChange {
 };
 
 // A rank becomes a straggler when its time has been above 1.3 times the median of the other ranks of its stage for
-// 30 s, and remains one until it is below 1.2 times. Changes `slow_since` and `is_straggler` of `ranks`. Of two ranks
-// the slower one may be a straggler, although either may have the normal speed; a rank alone in its stage never is one.
+// 30 s, and remains one until it is below 1.2 times. Changes `slow_since` and `is_straggler` of `ranks`. In a
+// stage of two ranks, the slower one can become a straggler, although it may be the other one whose speed is unusual.
+// The only rank of a stage never becomes a straggler.
 std::vector<StragglerChange> FindStragglers(absl::Time now, std::vector<StragglerFacts>& ranks);
 
 }  // namespace trainyard

@@ -120,7 +120,7 @@ def test_every_unary_method_answers_over_http_as_over_grpc(lasting):
             if name != "ListEvents" or code != 0:  # its events name the callers, who differ
                 assert json.loads(text) == json.loads(wanted), name
             if code == 3:
-                assert found.details, f"{name}: an INVALID_ARGUMENT has details"
+                assert found.details, f"{name}: the INVALID_ARGUMENT has no details"
             compared += 1
     assert compared >= len(methods) + 4
 
@@ -130,11 +130,11 @@ def test_bodies_that_are_no_requests_are_refused_and_deadlines_are_kept(lasting)
         answer = http_client.post(lasting, "Get", body)
         assert answer.status == 400 and answer.json["code"] == 3, (body, answer.body)
     assert http_client.post(lasting, "GetServerInfo", "").json["version"]
-    assert http_client.post(lasting, "Get", {"jobId": "nosuchjob"}).status == 404, "both forms of a name are read"
+    assert http_client.post(lasting, "Get", {"jobId": "nosuchjob"}).status == 404, "jobId was not read as job_id"
     late = http_client.post(lasting, "List", {}, Grpc_Timeout="1n")
     assert (late.status, late.json["code"]) == (504, 4)
     assert http_client.post(lasting, "List", {}, Grpc_Timeout="soon").status == 400
-    assert http_client.post(lasting, "Watch", {"job_id": "nosuchjob"}).status == 404, "error before the first message"
+    assert http_client.post(lasting, "Watch", {"job_id": "nosuchjob"}).status == 404, "the error came in the stream"
     large = http_client.post(lasting, "Get", "x" * (5 << 20))
     assert large.status == 413 and lasting.coordinator.alive()
     methods = http_client.get(lasting, "/api/v1/JobService").json["methods"]
@@ -204,7 +204,7 @@ def test_a_stream_of_events_resumes_after_the_coordinator_was_killed_without_los
     cluster.metrics_port = metrics_port
     read_until(lambda name, data: name == "end")
 
-    assert steps == list(range(1, 401)), "each step came once and in order"
+    assert steps == list(range(1, 401)), "each step must come once and in order"
     assert states.count("JOB_STATE_RUNNING") == 1 and states[-1] == "JOB_STATE_SUCCEEDED"
 
 
@@ -306,7 +306,7 @@ def test_a_call_whose_client_disconnects_before_it_is_processed_has_no_effect(la
         finally:
             store.execute("ROLLBACK")
             store.close()
-        assert pausing.result().status == 200, "a call whose client waits is executed"
+        assert pausing.result().status == 200, "a call whose client waits must be executed"
 
     harness.wait_until(lambda: cancelled_calls() > 0, "calls that waited were cancelled")
     assert lasting.get(job).state_name == "PAUSED"

@@ -22,7 +22,7 @@ def test_lab_tiny_has_the_losses_of_one_process_under_every_strategy(cluster, st
         assert len(variant["losses"]) == steps, variant["name"]
         assert variant["losses"][-1] < variant["losses"][0], "the loss did not fall, so the comparison is worthless"
     assert 0 < report["worst"] <= 1e-6
-    assert not list((cluster.folder / "trainyard-runs").glob("parity-*")), "the run folders of the variants are removed"
+    assert not list((cluster.folder / "trainyard-runs").glob("parity-*")), "run folders of the variants remained"
 
 
 @pytest.mark.long

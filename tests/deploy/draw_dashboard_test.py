@@ -60,7 +60,7 @@ def test_stacked_series_lie_on_top_of_each_other_and_a_stat_shows_the_newest_val
                     panel("stat", "short", expr="sum(up)"))
 
     assert picture.count('fill-opacity="0.6"') == 2
-    assert ">3<" in picture, "the axis ends at the sum"
+    assert ">3<" in picture, "the axis does not end at the sum of the series"
     assert ">42<" in picture
 
 

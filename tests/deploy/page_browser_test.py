@@ -189,7 +189,7 @@ def test_a_thousand_jobs_are_listed_on_a_narrow_dark_screen_and_found_with_the_k
     page.picture("page-jobs.png")
     page.look(380, 800, dark=True)
     page.picture("page-jobs-narrow.png")
-    assert page.run("document.documentElement.scrollWidth <= innerWidth"), "the page itself does not scroll sideways"
+    assert page.run("document.documentElement.scrollWidth <= innerWidth"), "the page itself scrolls sideways"
     page.press("/", text="/")
     page.browser.call("Input.insertText", text="job-99")
     page.wait("document.querySelector('main .quiet')?.textContent.startsWith('10 of ')", "the list is filtered")

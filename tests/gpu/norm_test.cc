@@ -135,7 +135,7 @@ TEST_F(GpuNorm, WithoutGradientsOrResidual_ReturnsTheSame) {
   const c10::NoGradGuard no_gradients;
   const at::Tensor whole = LayerNorm(on_gpu.x, {on_gpu.weight, 0}, {on_gpu.bias, 1}, kEps).y;
   const at::Tensor part = LayerNorm(on_gpu.x.slice(0, 13, 14), {on_gpu.weight, 0}, {on_gpu.bias, 1}, kEps).y;
-  EXPECT_TRUE(part.equal(whole.slice(0, 13, 14))) << "the result of a row does not depend on its position";
+  EXPECT_TRUE(part.equal(whole.slice(0, 13, 14))) << "the result of a row depends on its position";
   EXPECT_TRUE(RmsNorm(on_gpu.x, {on_gpu.weight, 0}, kEps).y.isfinite().all().item<bool>());
 }
 

@@ -1,4 +1,5 @@
-// The contract of worker/parallel: for every strategy, layout and deal, the results equal those of one process.
+// The contract of worker/parallel: for every strategy, layout and deal (assignment of micro-batches to ranks), the
+// results equal those of one process, the oracle.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -70,7 +71,7 @@ TEST(PairwiseCover, ContainsEveryPair) {
                                 return std::string(cell.name) == one.name && cell.lora == (bits % 2 == 1) &&
                                        cell.documents == (bits / 2 % 2 == 1) && cell.masked == (bits / 4 == 1);
                               }))
-          << one.name << " " << bits;
+          << one.name << ": no cell has lora = bit 0, documents = bit 1 and masked = bit 2 of " << bits;
     }
   }
   EXPECT_EQ(MissingPairs(all, cover), 0u);
@@ -166,8 +167,8 @@ TEST_P(SelectedStrategy, OffloadAndTiles_ChangeNoBit) {
   }
 }
 
-// As the two tests above, for the operations of the Llama graph, and for adapters, whose units have frozen and trained
-// parameters, with dropout of their inputs.
+// Like the two tests above, for the operations of the Llama graph and for adapters. Units with adapters have frozen and
+// trained parameters, and dropout is applied to the inputs of the adapters.
 TEST_P(SelectedStrategy, RecomputeAndOffloadOfALlamaAndOfAdapters_ChangeNoBit) {
   for (const auto& [family, lora] :
        {std::pair{ModelFamily::kLlama, false}, {ModelFamily::kLlama, true}, {ModelFamily::kGpt2, true}}) {

@@ -45,7 +45,7 @@ inline constexpr char kGrantsKept[] = "grants-are-kept";           // no group r
 inline constexpr char kWholeSaves[] = "only-whole-saves-are-used";
 inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // a save of another generation gets no name and no grant
 inline constexpr char kOneContent[] = "one-content-a-step";    // granted saves of a step have the same contents
-// a folder has no partial save of a generation older than the one that settled the folder last
+// once a generation has settled a folder (named or removed the saves that others left), no older partial save is there
 inline constexpr char kNoLeak[] = "nothing-is-left-behind";
 // one job at a time trains in a folder, and it uses no other job's checkpoints
 inline constexpr char kOneJob[] = "a-folder-has-one-job";
@@ -106,8 +106,8 @@ class Judge {
   void ReportViolation(const char* invariant, std::string text);  // the first one ends the run
   const std::optional<Violation>& violation() const { return violation_; }
 
-  // Adds a line to the trace, which stores the newest lines.
   bool tracing() const { return trace_; }
+  // Adds a line to the trace, which stores the newest lines.
   void Trace(absl::string_view text);
   const std::deque<std::string>& trace() const { return lines_; }
 

@@ -234,7 +234,7 @@ TEST(PlantedBugs, EveryInvariant_IsBrokenByAtLeastOneOfThem) {
       const std::vector<std::string> caught = absl::StrSplit(CaughtBy(static_cast<Mutation>(i)), ' ');
       any |= !caught.empty() && caught.front() == name;
     }
-    EXPECT_TRUE(any) << name;
+    EXPECT_TRUE(any) << "no planted bug lists '" << name << "' first in CaughtBy";
   }
 }
 

@@ -22,6 +22,7 @@ struct HostwiseOperation {
   absl::Status status = {};
 };
 
+// A place is a set of ranks that share memory, usually one host. Messages call it a host.
 class HostwiseCommunicator final : public Communicator {
  public:
   HostwiseCommunicator(std::unique_ptr<PlaceCommunicator> inside, std::unique_ptr<PeerCommunicator> across,

@@ -11,8 +11,9 @@ namespace {
 
 constexpr int kSender = 0, kReceiver = 1;  // ranks of the segment
 
-// Each packet has a ticket of the segment. The packet is in the sender's input space of that ticket if it fits there,
-// otherwise in a buffer of its slot. The sender signals kArrived for the ticket, and the receiver kDone.
+// The segment transfers numbered pieces; the number of a piece is its ticket. Each packet has one ticket. The packet is
+// in the sender's input space of that ticket if it fits there, otherwise in a buffer of its slot. The sender signals
+// kArrived for the ticket, and the receiver kDone.
 class SharedMemorySlots final : public PacketSlots {
  public:
   explicit SharedMemorySlots(std::unique_ptr<SharedSegment> segment) : segment_(std::move(segment)) {}

@@ -8,7 +8,8 @@
 
 namespace trainyard {
 
-// Must be called before the process's first group: c10d's own watchdog must neither end the process nor abort a group.
+// Sets environment variables that keep c10d's own watchdog from ending the process or aborting a group. Call it before
+// the process creates its first group.
 void SetNcclEnvironment();
 
 absl::StatusOr<std::unique_ptr<Communicator>> NewNcclCommunicator(const NcclOptions& options);

@@ -74,7 +74,8 @@ std::string SetMklLever(MklLever choice) {
 
 bool MklLeverIsOn() { return g_reports_intel; }
 
-// Must return true on an Intel CPU too: there the flag is never set, and MKL must still get the correct answer.
+// MKL calls this function to learn whether the CPU is Intel's, and chooses its kernels by the answer. It must return
+// true on an Intel CPU too, where the flag is never set.
 extern "C" __attribute__((visibility("default"))) int mkl_serv_intel_cpu_true() {
   return g_reports_intel || CpuIsIntel();
 }

@@ -33,7 +33,8 @@ absl::StatusOr<std::vector<StateEntry>> FlatState::PrepareSaves() {
   if (communicators_.tied != nullptr) {
     RETURN_IF_ERROR(AgreeOnCuts(*communicators_.tied, &PartParameter::tied));
   }
-  // One number for each role of each parameter of the whole model: 0 if this rank has no box of it, else 1 + its type.
+  // One number for each role of each parameter of the whole model: 0 if this rank holds no part of it, else 1 + its
+  // type.
   const std::vector<ParameterDescription>& parameters = model_.description().parameters;
   const int64_t count = static_cast<int64_t>(parameters.size()), roles = std::size(kRoles);
   const int ranks = communicators_.job->world_size();
@@ -129,8 +130,8 @@ ElementRange FlatState::ShareOf(const FlatGroup& group, bool next) const {
   return {.first = first, .count = std::min(share, layout.shard - first)};
 }
 
-// Visits what `share` contains of the parameters that this rank writes. With `of_copies`: of the parameters that
-// another rank writes and of which this rank holds a copy.
+// Visits the elements in `share` of the parameters that this rank writes; with `of_copies`, of the parameters that
+// another rank writes and that this rank only has copies of.
 absl::Status FlatState::VisitShare(const FlatGroup& group, const Role& role, const ElementRange& share, bool of_copies,
                                    RangeVisitor visit) const {
   for (const ShardPiece& piece : group.layout().PiecesOf(group.rank())) {

@@ -109,8 +109,8 @@ class PassPlanner {
 
   bool Trains(int unit) const { return options_.trained.empty() || options_.trained[unit]; }
 
-  // With overlap, waits for the reduction of a unit only before that of the next unit starts. The wait also starts the
-  // all-reduce across replicas (Reducer::Settle).
+  // With overlap, waits for the reduction of a unit only before the reduction of the next unit starts. The wait also
+  // starts the all-reduce across replicas (Reducer::Settle).
   void Reduce(int unit) {
     if (!options_.reduce || elements_[unit] == 0 || !Trains(unit)) return;
     if (options_.overlap && !reducing_.empty()) {
@@ -176,7 +176,7 @@ int PlanSlots(const std::vector<UnitAction>& plan, bool gradients_in_slots, cons
       case UnitAct::kGather:
         if (pending.empty()) {
           use_slot();
-        } else {
+        } else {  // it runs after the oldest reduction, in the same communicator, and takes over its slot
           pending.erase(pending.begin());
         }
         break;

@@ -5,8 +5,8 @@
 //   endless      as steps-N, but reports steps until it is asked to stop
 //   exit-N       exits with code N when it has received the start message
 //
-// It exits with 3 if its link breaks before `go` or a value cannot be exchanged, with 4 if its last fact is not
-// acknowledged.
+// It exits with 3 if its link breaks before its last step or a value cannot be exchanged, with 4 if its last fact is
+// not acknowledged within 10 s.
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 

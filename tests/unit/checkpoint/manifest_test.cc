@@ -71,7 +71,8 @@ TEST(ManifestTest, Parse_OfTextWithAChangedByte_IsDataLoss) {
 TEST(ManifestTest, Parse_OfTruncatedText_IsDataLoss) {
   std::string text = ManifestText(Sample());
   for (size_t length = 0; length < text.size(); ++length) {
-    EXPECT_EQ(ParseManifest(text.substr(0, length)).status().code(), absl::StatusCode::kDataLoss) << length;
+    EXPECT_EQ(ParseManifest(text.substr(0, length)).status().code(), absl::StatusCode::kDataLoss)
+        << "the first " << length << " bytes";
   }
 }
 

@@ -98,7 +98,7 @@ TEST(Config, ShippedCoordinatorFileIsValid) {
   v1::CoordinatorConfig defaults;
   ApplyDefaults(&defaults);
   config.clear_state();
-  EXPECT_EQ(WriteYaml(config), WriteYaml(defaults)) << "the file shows the defaults";
+  EXPECT_EQ(WriteYaml(config), WriteYaml(defaults)) << "the file does not show the defaults";
 }
 
 TEST(Config, MissingFileIsNotFound) {

@@ -214,7 +214,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
 
   cluster.first.Attach();
   cluster.harness.Advance(absl::Seconds(1));
-  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original generation continues";
+  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original generation must continue";
   cluster.first.Disconnect();
   cluster.harness.Advance(absl::Seconds(65));
   other.AnswerPathRequests(/*there=*/true);
@@ -241,7 +241,7 @@ TEST(CoreLoss, RestartNow_OfAnUnreachableJob_DoesNotWaitForItsHosts) {
   cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(5));
   cluster.harness.RequestRestart(kJob);
-  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING) << "the job waits for its hosts";
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING) << "the job must wait for its hosts";
   cluster.harness.RequestRestart(kJob, /*immediately=*/true);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_QUEUED);
 }
@@ -305,7 +305,7 @@ TEST(CoreAdoption, FailureWithAHostThatNeverReturns_IsDecidedAfterItsLease) {
   cluster.first.Attach();
   cluster.spare.Attach();
   cluster.harness.Advance(absl::Seconds(10));
-  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "silence alone ends nothing";
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "silence alone must end nothing";
   EXPECT_TRUE(cluster.Get().unconfirmed());
   cluster.first.Exit(Key(kJob, 1, 0), 1);
   cluster.harness.Advance(absl::Milliseconds(200));
@@ -321,7 +321,7 @@ TEST(CoreAdoption, LostRanks_StayLostAfterACoordinatorRestart) {
   cluster.first.ReportBroken(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(4));
   cluster.first.Apply();
-  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING) << "the job waits for a slot";
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING) << "the job must wait for a slot";
   cluster.harness.Restart();
   cluster.first.Attach();
   cluster.spare.Attach();
@@ -439,7 +439,7 @@ TEST(CoreEnding, HostThatDisconnectsAfterTheLastStep_IsNotWaitedForLong_AndNothi
   EXPECT_EQ(cluster.Get().restarts(), 0u);
   EXPECT_THAT(cluster.harness.Notices(kJob), Contains(HasSubstr("rank 1 on w2 (host unreachable)")));
   cluster.second.Attach();
-  EXPECT_EQ(cluster.second.desired().trainers_size(), 0) << "the remaining rank there is ended";
+  EXPECT_EQ(cluster.second.desired().trainers_size(), 0) << "the remaining rank there must be ended";
 }
 
 TEST(CoreEnding, RankThatCannotBeKilled_CountsAsEnded_AndKeepsItsSlot) {

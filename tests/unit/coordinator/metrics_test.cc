@@ -146,7 +146,7 @@ TEST(Metrics, Totals_AreCountedForEachScrape) {
 
   host.Attach();
 
-  EXPECT_EQ(HostsAttached(Scrape(metrics, harness)), 1) << "the totals are counted for this scrape, not before";
+  EXPECT_EQ(HostsAttached(Scrape(metrics, harness)), 1) << "the totals were counted before this scrape";
 }
 
 TEST(Metrics, PortInUse_FailsTheStart_UnlessItIsTheDefault) {
@@ -222,7 +222,7 @@ TEST(MetricsEndpoint, SilentAndSlowClients_DelayNoScrape) {
   }
 
   EXPECT_LT(absl::Now() - begin, limits::kScrapeWait) << "a scrape waited for another client";
-  EXPECT_EQ(crowd.front().Read(), "") << "the client that was connected longest without a request is closed";
+  EXPECT_EQ(crowd.front().Read(), "") << "the client that was connected longest without a request must be closed";
 }
 
 TEST(MetricsEndpoint, AnswersOnlyGetAndHeadOfItsPage) {

@@ -49,7 +49,7 @@ std::string ReasonOf(const std::string& line, const RecordRules& rules) {
   TokenChunkWriter writer(rules.vocabulary, rules.chunk_kind());
   const absl::Status added = AddRecord(line, rules, NewByteEncoder().get(), writer);
   EXPECT_TRUE(absl::IsInvalidArgument(added)) << added << ": " << line.substr(0, 80);
-  EXPECT_EQ(writer.num_tokens(), 0) << "a refused line adds nothing";
+  EXPECT_EQ(writer.num_tokens(), 0) << "the refused line has added tokens";
   return std::string(added.message());
 }
 

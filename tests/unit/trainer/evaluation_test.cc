@@ -137,7 +137,7 @@ TEST_F(EvaluationTest, RunThatHadEnded_ContinuesIfTheUserResumesIt) {
 TEST_F(EvaluationTest, KeepBest_KeepsTheCheckpointWithTheLowestLoss) {
   StartOrder order = Order("run", {"fsdp", 2}, 12);
   order.config.evaluate_every = 1;
-  // A rate that grows without bounds, so that the loss rises.
+  // The learning rate grows to 20, so that the loss rises.
   order.config.optimizer.lr = 20;
   order.config.lr_schedule.warmup_steps = 12;
   order.config.checkpoint_keep = 1;

@@ -1,5 +1,5 @@
-// The first half of a sum of rows on a GPU. LibTorch's sum over the rows of a large 16-bit matrix reads it at half the
-// speed of memory.
+// The first of two steps that sum the rows of a matrix on a GPU: it adds rows until few are left, and the caller sums
+// these with LibTorch. LibTorch alone reads a large 16-bit matrix at half the speed of memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
