@@ -124,7 +124,7 @@ def test_every_verb_has_a_manual_page_with_the_options_of_its_help(tmp_path):
         subverbs, options = verbs_of_help(*verbs)
         assert options or not verbs
         missing = [word for word in options | subverbs if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)]
-        assert not missing, f"{name}: {missing}"
+        assert not missing, f"the page {name} lacks {missing}"
         for verb in subverbs:
             check(*verbs, verb)
 

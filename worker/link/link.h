@@ -70,7 +70,7 @@ struct FinishedFact {
   uint64_t step = 0;
   bool stopped = false;  // by a request, before the last step
   double loss = 0;
-  std::string unsaved = {};      // why the last save of the job has failed for good; empty: it has not
+  std::string unsaved = {};      // why the last save of the job has failed permanently; empty: it has not
   std::string ended_early = {};  // why no further step is needed, a sentence; empty: the job made all steps or stopped
 };
 struct RefusedFact {

@@ -21,7 +21,8 @@ TEST(HalfLanes, ConvertEveryNumberAsLibTorchDoes) {
 
     for (int64_t i = 0; i < kLanes; ++i) {
       const float expected = HalfToFloat(bits[i].bits);
-      EXPECT_TRUE(wide[i] == expected || (std::isnan(wide[i]) && std::isnan(expected))) << bits[i].bits;
+      EXPECT_TRUE(wide[i] == expected || (std::isnan(wide[i]) && std::isnan(expected)))
+          << "the number with the bits " << bits[i].bits << " became " << wide[i];
     }
     for (const int32_t offset : {0, 0xfff, 0x1000, 0x1001, 0x800, 0x1fff}) {
       float near[kLanes];
@@ -31,7 +32,8 @@ TEST(HalfLanes, ConvertEveryNumberAsLibTorchDoes) {
       StoreLanes(LoadLanes(near), back);
       for (int64_t i = 0; i < kLanes; ++i) {
         const uint16_t expected = NearestHalf(near[i]);
-        EXPECT_TRUE(back[i].bits == expected || std::isnan(near[i])) << near[i] << ", " << back[i].bits;
+        EXPECT_TRUE(back[i].bits == expected || std::isnan(near[i]))
+            << near[i] << " became the number with the bits " << back[i].bits;
       }
     }
   }
