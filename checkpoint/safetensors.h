@@ -52,7 +52,7 @@ class SafetensorsFile {
     return data_.substr(tensor.begin, tensor.end - tensor.begin);
   }
   absl::string_view whole() const { return whole_; }
-  // The first bytes of the file, up to those of the tensors.
+  // The bytes of the file before the first tensor.
   absl::string_view header() const { return whole_.substr(0, whole_.size() - data_.size()); }
 
  private:

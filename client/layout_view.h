@@ -10,7 +10,7 @@
 namespace trainyard::client {
 
 // "fsdp on 2 ranks, fp32, cpu": the strategy of data parallelism, the ranks, the precision and the device of training;
-// empty for other jobs. The device is "auto" until the coordinator has chosen hosts.
+// empty for jobs without training. The device is "auto" until the coordinator has chosen hosts.
 std::string StrategyLine(const v1::Job& job);
 
 // "stages 2 x data ranks 2 x tensor 2 = 8 ranks; 1f1b, 8 micro-batches, bubble 11.1 %"; empty if neither stages nor

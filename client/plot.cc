@@ -10,7 +10,7 @@
 namespace trainyard::client {
 namespace {
 
-// Sums and differences of larger losses are not finite.
+// Sums and differences of larger losses may not be finite.
 constexpr double kLossMax = 1e300;
 
 using Points = std::vector<std::pair<uint64_t, double>>;

@@ -8,7 +8,8 @@
 namespace trainyard {
 namespace {
 
-// The details of a status share the headers that any client accepts with its message (see rpc_status.h).
+// gRPC sends both the message and the details of a status in headers, whose total size clients limit (rpc_status.h).
+// These limits on the details leave space for the message.
 constexpr size_t kMetadataBytesMax = 280;  // all keys and values together
 constexpr size_t kValueBytesMax = 64;
 

@@ -1,4 +1,4 @@
-// All limits of the control plane in one place, with the reason for each and the relations between them.
+// All limits of the control plane in one place, with reasons and with the relations between them.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,7 @@ namespace trainyard {
 
 inline constexpr char kAdapterConfigName[] = "adapter_config.json";
 
-// Reads the text; `path` is for messages, `family` is that of the model. With use_rslora, alpha is adapted so that the
+// Reads the text; `path` is for messages, `family`: of the model. With use_rslora, alpha is adapted so that the
 // factor alpha / rank is PEFT's. Fails with InvalidArgument, which lists every setting that changes the computation in
 // a way that is not supported here, and every unknown setting with a value.
 absl::StatusOr<LoraSettings> ParseAdapterConfig(absl::string_view text, absl::string_view path, ModelFamily family);

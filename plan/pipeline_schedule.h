@@ -103,8 +103,8 @@ struct SimulatedOptions {
 };
 
 // One stage with one chunk has the list F0 B0 F1 B1 ... for every kind, so that a loop over the list needs no special
-// case. The result passes CheckSchedule: that of kZeroBubble and kSimulated with `options.costs.slots_per_link` slots,
-// that of the other kinds with kSlotsPerLink. kInterleaved accepts every multiple of `stages` as number of
+// case. The result passes CheckSchedule with `options.costs.slots_per_link` slots for kZeroBubble and kSimulated, and
+// with kSlotsPerLink for the other kinds. kInterleaved accepts every multiple of `stages` as number of
 // micro-batches, and the other numbers that torch.distributed.pipelining accepts if the links have enough slots for
 // them.
 // Possible errors: InvalidArgument, which lists every problem: a size that is not positive or exceeds its limit, one

@@ -95,7 +95,8 @@ std::vector<std::pair<AddedToken, JsonPart>> ReadAdded(const JsonPart& file) {
   return added;
 }
 
-// Gives every token the id that the library gives it, whatever the file says; an id that differs is a problem.
+// Gives every token the id that the Python library tokenizers gives it, whatever the file says; an id in the file that
+// differs is a problem.
 class AddedIds {
  public:
   explicit AddedIds(const Bpe& model) : model_(model) {}

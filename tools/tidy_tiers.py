@@ -2,7 +2,8 @@
 
 A file of the core tier must not see torch, gRPC or a header of another tier, not even through other headers. A file of
 the control tier must not see torch. A file of the engine tier must not see gRPC or protobuf, because the torch wheel
-contains the headers of an older protobuf.
+contains the headers of an older protobuf. A file of the meeting tier may see headers of all tiers, but no file may see
+both torch and protobuf.
 """
 
 import functools

@@ -21,7 +21,7 @@ void AnswerForJob(Turn& turn, CallId call, const Request& request, absl::Functio
   AnswerForJob(turn, call, request.job_id(), request.expected_version(), act);
 }
 
-// Aborted if `expected` is neither 0 nor `version`, which is that of `what` ("job k3x7q2ab").
+// Returns Aborted if `expected` is neither 0 nor `version`. `version`: of `what` ("job k3x7q2ab").
 absl::Status CheckVersion(absl::string_view what, uint64_t version, uint64_t expected);
 
 // Adds what is known of the job to an error about it: id, state, generation and version.

@@ -108,8 +108,8 @@ void EndStall(Turn& turn, Job& job) {
               absl::StrCat("the ranks continue after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
                            "; the reported stall: ", watch.published));
-  // If a learned time or a stopped process has proved a stall, the duration of the stall is not learned as that of the
-  // phase. Without such a proof the phase may only have taken long, so its duration is learned.
+  // The duration of a stall that a learned time or a stopped process has proved is not learned, because it is not a
+  // duration of the phase. Without such a proof the phase may only have taken long, so its duration is learned.
   if (watch.published_is_learned) job.unlearned_until = turn.now;
   watch.published.clear();
 }

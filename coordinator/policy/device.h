@@ -20,7 +20,7 @@ struct DeviceHost {
   // Other jobs that may use the GPUs: "job ab12". A rank chooses its GPU by its number among the job's ranks of a host,
   // so two jobs would choose the same one.
   std::string other_jobs;
-  uint32_t compute_major = 0;  // of the weakest GPU; 0: that of at least one GPU is not reported
+  uint32_t compute_major = 0;  // of the weakest GPU; 0: at least one GPU does not report it
 };
 
 struct DeviceFacts {

@@ -22,7 +22,8 @@ HostLossDecision Kept(std::string why) {
   return {.lost = false, .rule = DecisionRule::kHostLost, .reason = std::move(why)};
 }
 
-// Decides by the rule `stall`. If the rule does not apply, the decision's reason, which is not published, says why.
+// Decides by the rule `stall` of host_loss.h: the host is lost if all reachable ranks have waited for too long. If the
+// rule does not apply, the decision's reason, which is not published, says why.
 HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.peers.empty()) return Kept("no rank on a reachable host can report it");
   if (facts.received_go && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");

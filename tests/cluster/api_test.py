@@ -382,7 +382,8 @@ def test_trainctl_version_names_all_versions_and_warns_once_of_another_release(c
     assert as_json["coordinator"]["daemons"] == {"0.0.9": 1, "0.1.0": 2}
 
     with FakeCoordinator(stubs, "trainyard-coordinator/0.1.9 api=1-1") as address:
-        assert cluster.run_trainctl("--coordinator", address, "version").stderr == "", "only the last part differs"
+        assert cluster.run_trainctl("--coordinator", address, "version").stderr == "", (
+            "versions that differ only in the last part must cause no warning")
 
     with FakeCoordinator(stubs, "trainyard-coordinator/3.0.0 api=4-5") as address:
         refused = cluster.run_trainctl("--coordinator", address, "version", expect=2)

@@ -40,7 +40,7 @@ CONFIGS = {
 
 
 def loss_of(model, tokenizer):
-    """The mean over the tokens of all responses, one document at a time."""
+    """The mean loss over the tokens of all responses, computed one document at a time."""
     total = count = 0
     for record in RECORDS:
         prompt = tokenizer(record["prompt"])["input_ids"]

@@ -1,5 +1,5 @@
-"""Our ids of SentencePiece models are those of the Python library `sentencepiece`, and in a folder of transformers
-those of its LlamaTokenizer. The library trains each model on the spot."""
+"""Our ids of SentencePiece models are those of the Python library `sentencepiece`. If the model is in a folder of
+transformers, they are those of the LlamaTokenizer of transformers. The tests train each model with `sentencepiece`."""
 
 import bisect
 import itertools

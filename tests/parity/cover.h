@@ -30,8 +30,9 @@ inline std::vector<std::vector<size_t>> Combinations(const std::vector<CellValue
   return combinations;
 }
 
-// A number of 64 bits that depends on `index` alone and looks random. Properties that the cells of a product derive
-// from this number occur together with every value of the other properties, but do not multiply the number of cells.
+// A number of 64 bits that depends on `index` alone and looks random. A matrix that is a product of properties can
+// derive further properties of a cell from these bits: their values then occur together with every value of the others,
+// without more cells.
 inline uint64_t MixedBits(uint64_t index) {
   uint64_t bits = (index + 1) * 0x9e3779b97f4a7c15u;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;

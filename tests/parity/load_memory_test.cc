@@ -184,8 +184,8 @@ TEST_P(LoadMemory, InAnyLayout_IsTheStateAndOnePiece) {
 
   int64_t read = 0;
   for (const Measurements& rank : RunAll(change.mesh, "load", {change.to, change.precision, folder.path()})) {
-    // `tensors` is one tensor in the type of the masters, if the weights have another type. `others` is one piece,
-    // which is the unit of verification, and names.
+    // `tensors` is one tensor in the type of the master weights, if the weights have another type. `others` is one
+    // piece, which is the unit of verification, and names.
     const bool converts = std::string(change.precision) == "bf16";
     EXPECT_LE(rank.at("tensors"), converts ? written.largest_tensor + 4096 : 0);
     EXPECT_LE(rank.at("others"), written.largest_tensor + static_cast<int64_t>(kReadBytes) + kMiB / 8);

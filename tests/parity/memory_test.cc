@@ -180,7 +180,7 @@ TEST_P(ShardedMemory, HoldsAtMostThreeWholeUnits_AndIsTheSameEveryStep) {
     EXPECT_LE(rank.at("forward"), sharded + units + sizes.root + allowance);
     EXPECT_LE(rank.at("backward"), 2 * sharded + units + 2 * sizes.root + allowance);
     EXPECT_GT(rank.at("backward"), 2 * sharded + 2 * sizes.unit)
-        << "less than the parameters, the gradients and two units";
+        << "the peak is lower than the memory of parameters, gradients and two units, so the ledger misses some of it";
     EXPECT_NEAR(static_cast<double>(rank.at("between_steps_2")), static_cast<double>(rank.at("between_steps_3")),
                 static_cast<double>(std::max<int64_t>(gloo_buffers, 4096)));
     // Parameters, gradients and two moments of 4 bytes each; padding is far below one percent.
@@ -240,7 +240,7 @@ TEST(OffloadedMemory, FallsWithSmallerTiles) {
         .at("buffers");
   };
   const int64_t large = buffers(1 << 20), small = buffers(1 << 16);
-  // The buffers hold masters and two moments, of 4 bytes each, for two tiles. Half of the difference is enough.
+  // The buffers hold master weights and two moments, of 4 bytes each, for two tiles. Half of the difference is enough.
   const int64_t difference = 2 * 3 * 4 * ((1 << 20) - (1 << 16));
   EXPECT_GE(large - small, difference / 2);
 }
@@ -250,12 +250,12 @@ TEST(OffloadedMemory, KeepsOnlyGradientsAndTwoTilesOnTheDevice) {
 
   const Measurements rank = MeasureRanks({.dp_shard = 2}, PoolTransport::kSharedMemory, {.offload = true}).at(1);
 
-  // Weights, masters and two moments.
+  // Weights, master weights and two moments.
   EXPECT_GE(rank.at("host"), 4 * sharded - kMiB);
   EXPECT_LE(rank.at("host"), 4 * sharded + kMiB);
   EXPECT_EQ(rank.at("parameters"), 0);
   EXPECT_EQ(rank.at("optimizer"), 0);
-  // A unit's shard on its way to a gather, and masters and moments of two tiles.
+  // A unit's shard on its way to a gather, and master weights and moments of two tiles.
   EXPECT_LE(rank.at("buffers"), SizesOf(ModelOf(true)).unit + 2 * 3 * (4 << 16) + kMiB);
   EXPECT_LE(rank.at("before_update"), sharded + rank.at("buffers") + kMiB);
 }

@@ -1,4 +1,4 @@
-// Virtual time: actions run in the order of their times, those of the same time in the order in which they were
+// Virtual time: actions run in the order of their times; actions with equal times run in the order in which they were
 // scheduled. Also contains random numbers that are the same on every machine. Not thread-safe: a simulation has one
 // thread.
 #pragma once

@@ -25,7 +25,8 @@ class StaleCheck {
   std::map<JobId, std::string> before_;
 };
 
-// Makes the event look as if it came from the job's current generation and the host's current stream [a planted bug].
+// A planted bug (mutation.h): makes the event look as if it came from the job's current generation and the host's
+// current stream.
 void ForgeCurrent(Event& event, const State& state);
 
 }  // namespace trainyard::sim

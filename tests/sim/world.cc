@@ -226,7 +226,7 @@ void World::ForgeExit(v1::FactBatch& batch) {
 
 void World::ForgeReports(v1::RankReports& reports) {
   for (v1::RankReport& report : *reports.mutable_reports()) {
-    // The report seems to come from another generation.
+    // A simulated trainer reports its generation as the learning rate, so the report seems to come from a later one.
     for (v1::StepReport& step : *report.mutable_steps()) step.set_lr(step.lr() + 1);
   }
 }

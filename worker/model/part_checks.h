@@ -1,4 +1,5 @@
-// What a part of a model (models/model_part.h) can do. Failures are programming errors, thrown as those of LibTorch.
+// Checks that a part of a model (models/model_part.h) can compute what is requested. Failures are programming errors,
+// thrown like those of LibTorch.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -8,7 +9,8 @@
 
 namespace trainyard {
 
-// Passes of a part that has boxes of the matrices need the ranks that have the other boxes.
+// A part that has only a box (a range of rows or columns) of each divided matrix can run a pass only together with the
+// ranks that have the other boxes.
 inline void CheckGroup(const ModelPart& part, const TensorGroup* group) {
   TORCH_CHECK(part.tensor_size == 1 || group != nullptr, "tensor rank ", part.tensor_rank, " of ", part.tensor_size,
               " has no group to exchange activations with; pass one to NewModelPart");

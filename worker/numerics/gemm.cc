@@ -29,6 +29,7 @@ namespace {
 enum class Bfloat16Products { kLibTorch, kMkl, kWidened };
 
 Bfloat16Products ChooseBfloat16Products() {
+  // On CPUs that are not Intel's, MKL uses its fast kernels only with the lever (mkl_lever.h).
   const bool lever = mkl_serv_intel_cpu_true != nullptr && mkl_serv_intel_cpu_true() != 0;
   if (gemm_bf16bf16f32_ != nullptr && CpuMultipliesBfloat16() && lever) return Bfloat16Products::kMkl;
   // oneDNN has bf16 kernels for CPUs with AVX-512.

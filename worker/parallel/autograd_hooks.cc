@@ -25,7 +25,8 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
   int parameter_;
 };
 
-// The identity. Its output is a view: if a function returns its input itself, autograd regards it as modified in place.
+// The identity; its backward reports the end of a unit's backward. Its output is a view: if a function returns its
+// input itself, autograd regards it as modified in place.
 struct GateFunction : torch::autograd::Function<GateFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, int64_t events,
                             int64_t unit) {

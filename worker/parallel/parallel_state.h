@@ -1,6 +1,6 @@
 // The state of a parallel model (parameters and moments of the optimizer, and a few counters) under the parameters' own
 // names, independent of how it is sharded: what checkpoints hold, so that every layout can load what any other wrote.
-// Where a rank holds only a part of the model (models/model_part.h), its tensors are boxes of whole tensors.
+// Where a rank holds only a part of the model (models/model_part.h), its tensors are boxes (common/box.h) of whole tensors.
 //
 // After the first error of the strategy every call that can fail returns that error. Belongs to the loop's thread.
 #pragma once
@@ -95,8 +95,8 @@ class ParallelState {
 
   // Collective. Returns the hash of each parameter of this rank's part, in the model's order, on every rank.
   virtual absl::StatusOr<std::vector<NamedHash>> HashParameters() = 0;
-  // Collective. Compares the hashes of the masters and of replicated weights that are other memory than the masters, of
-  // all ranks that hold the same parameter. All ranks of the job return the same answer.
+  // Collective. Compares the hashes of each parameter over all ranks that hold it: those of its master weights and, if
+  // it has replicated weights in other memory, those of these weights. All ranks of the job return the same answer.
   virtual absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() = 0;
 };
 

@@ -28,9 +28,9 @@ class SavePolicy {
     // The step in which the ranks computed their terms: a sum from before the present save began is about an earlier
     // save.
     uint64_t of_step = UINT64_MAX;
-    int ended = 0;   // ranks that have ended their part, written or failed
-    int failed = 0;  // of those, the ranks whose part failed
-    bool given_up = false;
+    int ended = 0;          // ranks that have ended their part, written or failed
+    int failed = 0;         // of those, the ranks whose part failed
+    bool given_up = false;  // the save has taken too long
     uint64_t requests = 0;
     uint64_t commits_failed = 0;
   };

@@ -21,7 +21,8 @@ namespace trainyard {
 
 class KernelTimer {
  public:
-  // Returns the seconds of each shape, 0 if it was not timed (kernel_budget.h). Called in a forked process.
+  // Returns the seconds of each shape, 0 if it was not timed (kernel_budget.h). `with_lever`: with MKL's kernels for
+  // Intel's CPUs (mkl_lever.h). Called in a forked process.
   using TimeShapes = std::function<std::vector<double>(bool with_lever, const std::vector<ProductShape>& shapes)>;
 
   // Call before the first tensor operation. Possible errors: FailedPrecondition: this process has several threads;

@@ -46,7 +46,7 @@ struct Rank {
   std::unique_ptr<EventLog> events;                       // null: not requested
   std::unique_ptr<DataParallel> strategy;
   std::unique_ptr<PipelineExecutor> executor;
-  bool reports_losses = false;  // this rank reports those of its data rank: true on one tensor rank of the last stage
+  bool reports_losses = false;  // reports the losses of its data rank; true on one tensor rank of the last stage
   Deal deal;                    // of a step
   Deal evaluation_deal;         // of an evaluation
   Ledger* ledger = nullptr;
@@ -64,8 +64,8 @@ struct Rank {
 };
 
 // `log` gets a few lines on rank 0; `ledger`, if not null, accounts for all memory (not owned); `sizes_of_spec` is as
-// in RunOptions. Possible errors: those of a refusal (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition,
-// DataLoss, Unimplemented, ResourceExhausted), each naming key or path; those of a Collective.
+// in RunOptions. Possible errors: InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, DataLoss, Unimplemented
+// and ResourceExhausted if the job is refused, with the key or the path in the message; those of a Collective.
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
                                                   std::ostream& log, Ledger* ledger = nullptr,
                                                   const SizesOfSpec& sizes_of_spec = nullptr);

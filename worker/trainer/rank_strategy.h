@@ -21,9 +21,9 @@ absl::StatusOr<Mesh> MeshOf(const StartOrder& order);
 
 absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config);
 
-// This rank's part of the model, without memory for its parameters, in the type of the masters, which is the type in
-// checkpoints.
-// `tensor_group` may be null for a model that runs no pass. Possible errors: those of DivideModel and Freeze.
+// This rank's part of the model, without memory for its parameters, in the type of the master weights, which is also
+// the type in checkpoints. `tensor_group` may be null for a model that runs no pass. Possible errors: those of
+// DivideModel and Freeze.
 absl::StatusOr<std::unique_ptr<Model>> MakePart(const StartOrder& order, const RankDevice& device,
                                                 TensorGroup* tensor_group);
 

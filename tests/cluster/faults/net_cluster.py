@@ -93,7 +93,7 @@ class Watcher:
 
 class NetCluster:
     def __init__(self, folder, name, small_disks=(), delayed=None, slots=1):
-        """`slots`: of each daemon. `small_disks`: those of "c", "a", "b" whose state is on a disk of a few MB.
+        """`slots`: of each daemon. `small_disks`: the programs ("c", "a", "b") whose state is on a disk of a few MB.
         `delayed`: the traffic that goes through proxies that can delay it: None, "control" or "all"."""
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)

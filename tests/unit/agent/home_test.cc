@@ -59,7 +59,7 @@ TEST_F(HomeTest, SocketOfALongStateFolder_IsInAFolderWithAShorterPath) {
   EXPECT_TRUE(checked.socket_is_new);
   EXPECT_EQ(checked.trouble, "");
   EXPECT_TRUE(CanDial(home_->listener()->path()));
-  EXPECT_FALSE(home_->Inspect().socket_is_new) << "reported once";
+  EXPECT_FALSE(home_->Inspect().socket_is_new) << "a new socket is reported only once";
 }
 
 TEST_F(HomeTest, TrainersOfAnEarlierIncarnation_FindTheDaemonAtTheEarlierSocket) {

@@ -84,14 +84,14 @@ TEST_F(SnapshotTest, SealedSnapshot_CanBeOpenedByAnotherProcess) {
 // The writer may be killed at any moment, and a reader then finds the present content of the file.
 TEST_F(SnapshotTest, UnsealedSnapshot_IsRefused_AndTheOtherBufferRemainsComplete) {
   auto a = NewBuffer('a'), b = NewBuffer('b');
-  EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('a')).status())) << "nothing was ever written";
+  EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('a')).status())) << "before anything is written";
   Save(7, *a);
 
   for (uint64_t step : {8, 9}) {
     b->Begin();
-    EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('b')).status())) << "nothing copied";
+    EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('b')).status())) << "before anything is copied";
     Copy(step, *b);
-    EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('b')).status())) << "all copied, nothing sealed";
+    EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('b')).status())) << "after all is copied, before Seal";
     ASSERT_TRUE(Snapshot::Open(Path('a')).ok());
     EXPECT_EQ((*Snapshot::Open(Path('a')))->Verify(), absl::OkStatus());
     Save(step, *b);

@@ -160,7 +160,7 @@ TEST_F(VerifyTest, ManyFilesWithManyThreads_ReturnTheSameProblemsInOrder) {
     for (const CheckpointProblem& problem : VerifyFiles(path, manifest, {.threads = threads}))
       files.push_back(problem.file);
 
-    EXPECT_THAT(files, ElementsAre("file-103", "file-120", "file-139")) << threads;
+    EXPECT_THAT(files, ElementsAre("file-103", "file-120", "file-139")) << threads << " threads";
   }
 }
 

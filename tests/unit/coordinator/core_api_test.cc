@@ -206,7 +206,8 @@ TEST_F(CoreApi, VersionOfAJob_GrowsWithStoredChanges_NotWithSteps_AndNeverFallsB
   harness_.records = older;
   harness_.Advance(absl::Seconds(1));
   harness_.Restart();
-  EXPECT_GT(harness_.Get(kJob).resource_version(), lost) << "an older copy of the store: no number is used again";
+  EXPECT_GT(harness_.Get(kJob).resource_version(), lost)
+      << "no version may be used again after a restart with an older copy of the store";
 }
 
 TEST_F(CoreApi, GetThenWatch_LosesAndRepeatsNothing) {

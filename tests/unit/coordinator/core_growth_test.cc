@@ -135,7 +135,8 @@ TEST(GrowthOfElasticCommands, EndsAtTheLargestGroup_OnceTheHostsStay) {
 
     const v1::Job job = cluster.harness.Get(kJob);
     const uint32_t largest = cluster.LargestGroup();
-    EXPECT_EQ(job.state(), largest > 0 ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_QUEUED) << seed << ": " << job.reason();
+    EXPECT_EQ(job.state(), largest > 0 ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_QUEUED)
+        << "seed " << seed << ": " << job.reason();
     EXPECT_EQ(static_cast<uint32_t>(job.ranks_size()), largest) << "seed " << seed;
     EXPECT_EQ(job.generation(), settled.generation()) << "seed " << seed << ": the group is started again";
     running += largest > 0;

@@ -215,7 +215,7 @@ TEST(EventQueue, CrowdedQueue_AcceptsFacts_AndRefusesCallsOnlyWhenFull) {
   EventQueue queue(10);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.Post(DetachHost{SessionId(1)}));
 
-  EXPECT_TRUE(queue.Post(ReportsOf(3, 0))) << "the report is dropped";
+  EXPECT_TRUE(queue.Post(ReportsOf(3, 0))) << "the sender of a dropped report need not wait";
   EXPECT_EQ(queue.size(), 5u);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.TryPost(GetServerInfo{CallId(1)}));
   EXPECT_FALSE(queue.TryPost(GetServerInfo{CallId(1)}));

@@ -16,6 +16,7 @@
 namespace trainyard {
 namespace {
 
+// Each pool consists of one namespace, which has the same name.
 constexpr const char* kPools[] = {"a", "b", "c"};
 
 // A queue with hosts and jobs that are drawn from a seed, and the checks of one decision.

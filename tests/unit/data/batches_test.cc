@@ -102,8 +102,8 @@ TEST_F(BatchesTest, TheHashOfAnEvaluationIsThatOfItsSamples) {
   const std::string hash = EvaluationData(samples, 3, 4).ContentHash();
 
   EXPECT_EQ(hash.size(), 32);
-  EXPECT_EQ(EvaluationData(samples, 6, 2).ContentHash(), hash) << "the batches are smaller";
-  EXPECT_NE(EvaluationData(samples, 2, 4).ContentHash(), hash) << "there are fewer samples";
+  EXPECT_EQ(EvaluationData(samples, 6, 2).ContentHash(), hash) << "the size of the batches must not change the hash";
+  EXPECT_NE(EvaluationData(samples, 2, 4).ContentHash(), hash) << "fewer samples must change the hash";
   auto other = Open(0.4, 10);
   ByteSamples later(*other, 10);
   EXPECT_NE(EvaluationData(later, 3, 4).ContentHash(), hash);
@@ -167,7 +167,7 @@ TEST_F(BlendedBatchesTest, TheOrderIsTheSameForAnyNumberOfRanks_AndAcrossAResume
   };
   const auto expected = order_with(1, 0);
   ASSERT_EQ(expected.size(), kGlobal * kSteps);
-  for (const int ranks : {2, 3, 7}) EXPECT_EQ(order_with(ranks, 0), expected) << ranks;
+  for (const int ranks : {2, 3, 7}) EXPECT_EQ(order_with(ranks, 0), expected) << ranks << " ranks";
   for (const int ranks : {1, 2, 3, 7}) {
     const auto resumed = order_with(ranks, 11);
     ASSERT_EQ(resumed.size(), kGlobal * (kSteps - 11));

@@ -1,5 +1,6 @@
-// A link without a daemon. It records what is reported to it, and unless a test requests otherwise, it acknowledges
-// facts and lets the rank begin immediately. Ranks in threads of one test share a FakeStore.
+// A fake of the link from a trainer to its daemon (worker/link/link.h), without a daemon. It records what is reported
+// to it, and unless a test requests otherwise, it acknowledges facts and lets the rank begin immediately. Ranks in
+// threads of one test share a FakeStore.
 #pragma once
 
 #include <map>

@@ -68,7 +68,8 @@ struct Literal {
   std::vector<double> rates;  // by transformers.get_scheduler, with lr 1
 };
 
-// 10 steps, 3 of them warm-up, a decay of 4 steps.
+// A schedule of 10 steps, whose first step is number 0 as in transformers: a warm-up of 3 steps and, for kWsd, a decay
+// of 4 steps.
 LrSchedule Zero(Kind kind, double min_ratio = 0, LrSchedule::Decay decay = LrSchedule::Decay::kCosine) {
   return {.kind = kind,
           .peak = 1,

@@ -1,5 +1,5 @@
-// The effect of each key of `parallel` and of `train.freeze` on communication, memory and order. None of them may
-// change losses, norms or parameters.
+// The effect of each key of `parallel` and of `train.freeze` on communication, memory and order. Whatever the keys of
+// `parallel`, losses, norms and parameters must be those of one rank with the same frozen parameters.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
@@ -45,6 +45,7 @@ struct Outcome {
   std::map<std::string, at::Tensor> state = {};
   CollectiveCounts shard = {}, reshard = {};  // of all steps
   std::vector<Event> events = {};             // of rank 0
+  // Of rank 0: the names of the units, and the events of the last step as "KIND UNIT".
   std::vector<std::string> units = {}, last_step = {};
   std::vector<std::string> moments = {};  // names of the parameters that have moments
 };

@@ -261,7 +261,8 @@ at::Tensor ViewOf(const Box& box, at::Tensor whole) {
   return whole;
 }
 
-// Every element of the model is in a box of a rank of `ranks`, and copies of a box have the same bits.
+// Checks that the boxes of `ranks` have the values of `expected`, that they cover every element of the model, and that
+// copies of a box have the same bits.
 void ExpectSameParameters(const Outcome& expected, const std::vector<Outcome>& ranks, double tolerance) {
   std::map<std::string, at::Tensor> whole, seen;
   for (const auto& [entry, tensor] : expected.parameters) {

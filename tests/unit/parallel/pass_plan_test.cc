@@ -45,7 +45,7 @@ TEST_P(GoldenPlan, MatchesTheGoldenText) {
   const std::string path = std::string("tests/golden/pass_plan/") + GetParam().name + ".txt";
   const std::string plan = Lines(PlanPass({50, 100, 100, 100}, GetParam().with_backward, GetParam().options));
   absl::StatusOr<std::string> golden = ReadFile(path);
-  ASSERT_TRUE(golden.ok()) << path << " should hold\n" << plan;
+  ASSERT_TRUE(golden.ok()) << path << " should contain:\n" << plan;
   EXPECT_EQ(*golden, plan) << path;
 }
 

@@ -27,8 +27,8 @@ struct Packet {
   bool operator==(const Packet&) const = default;
 };
 
-// Executes the lists with one queue of `slots` packets per (sender, receiver, direction), in steps of ranks in random
-// order. Unlike CheckSchedule, it uses no graph.
+// Executes the lists of actions of all ranks, with one queue of `slots` packets per (sender, receiver, direction), in
+// steps of ranks in random order. Unlike CheckSchedule, it uses no graph.
 class FakeExecutor {
  public:
   FakeExecutor(const PipelineSchedule& schedule, size_t slots, std::mt19937* random)
@@ -139,8 +139,8 @@ class FakeExecutor {
 
 int Below(int limit, std::mt19937* random) { return std::uniform_int_distribution<int>(0, limit - 1)(*random); }
 
-// Removes, repeats, moves or changes one action; moves within a list are the most frequent, because only they can leave
-// a schedule valid.
+// Removes, repeats, changes, splits or moves one action. Moves within a list are the most frequent, because only they
+// and splits can leave a schedule valid.
 void Mutate(PipelineSchedule* schedule, std::mt19937* random) {
   std::vector<Action>& list = schedule->ranks[Below(schedule->shape.stages, random)];
   if (list.empty()) return;

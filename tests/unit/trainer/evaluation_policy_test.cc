@@ -87,8 +87,8 @@ TEST(EvaluationPolicy, RestoredRun_DecidesLikeAnUninterruptedOne) {
     EXPECT_EQ(after.Restore({.step = step, .evaluation = before.StateAt(step), .of_this_job = true}), "");
     for (size_t i = cut; after.EndReason().empty() && i < losses.size(); ++i) after.Observe(10 * (i + 1), losses[i]);
 
-    EXPECT_EQ(after.EndReason(), whole.EndReason()) << cut;
-    EXPECT_EQ(after.StateAt(end), whole.StateAt(end)) << cut;
+    EXPECT_EQ(after.EndReason(), whole.EndReason()) << "restored after " << cut << " evaluations";
+    EXPECT_EQ(after.StateAt(end), whole.StateAt(end)) << "restored after " << cut << " evaluations";
   }
 }
 

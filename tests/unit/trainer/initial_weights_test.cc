@@ -1,4 +1,4 @@
-// Jobs that begin with the weights of a folder of transformers, without an import.
+// Jobs that begin with the weights of a folder of transformers, which was not imported as a checkpoint before.
 #include "worker/trainer/initial_weights.h"
 
 #include <gmock/gmock.h>

@@ -26,8 +26,9 @@ int64_t HeadLossElements(const at::Device& device);
 
 // `x` is [rows, in], `weight` [vocabulary, in], `targets` int64 [rows]; a target of -1 has no loss. Returns a scalar of
 // type `output`, or of x's type; scores are rounded to x's type first, as the head's product does. Can be
-// differentiated once. `sink` may accept the gradient of the weight; it must outlive backward; pass null if the weight
-// has other gradients. `max_elements`: of scores; HeadLossElements if not given.
+// differentiated once. `sink` (model.h) may accept the gradient of the weight, which then does not go through autograd;
+// it must outlive backward; pass null if the weight has other gradients. `max_elements`: of scores; HeadLossElements if
+// not given.
 // REQUIRES: x and weight have one type; weight is dense.
 at::Tensor HeadLoss(const at::Tensor& x, const NumberedTensor& weight, const at::Tensor& targets,
                     std::optional<at::ScalarType> output, GradientSink* sink = nullptr,

@@ -15,7 +15,8 @@
 namespace trainyard {
 namespace {
 
-// Rows whose parameter gradients are summed together, for any number of threads.
+// The number of rows whose parameter gradients are summed together. It is constant, so that the number of threads does
+// not change the order of sums.
 constexpr int64_t kBlock = 64;
 // Rows per thread in the forward pass; fewer are not worth another thread.
 constexpr int64_t kGrain = 32;
