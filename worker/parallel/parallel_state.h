@@ -1,6 +1,7 @@
 // The state of a parallel model (parameters and moments of the optimizer, and a few counters) under the parameters' own
 // names, independent of how it is sharded: what checkpoints hold, so that every layout can load what any other wrote.
-// Where a rank holds only a part of the model (models/model_part.h), its tensors are boxes (common/box.h) of whole tensors.
+// Where a rank holds only a part of the model (models/model_part.h), its tensors are boxes (common/box.h) of whole
+// tensors.
 //
 // After the first error of the strategy every call that can fail returns that error. Belongs to the loop's thread.
 #pragma once

@@ -64,8 +64,9 @@ struct Rank {
 };
 
 // `log` gets a few lines on rank 0; `ledger`, if not null, accounts for all memory (not owned); `sizes_of_spec` is as
-// in RunOptions. Possible errors: InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, DataLoss, Unimplemented
-// and ResourceExhausted if the job is refused, with the key or the path in the message; those of a Collective.
+// in RunOptions. Possible errors: if the job is refused, InvalidArgument, NotFound, PermissionDenied,
+// FailedPrecondition, DataLoss, Unimplemented or ResourceExhausted, with the key or the path in the message; those of a
+// Collective.
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
                                                   std::ostream& log, Ledger* ledger = nullptr,
                                                   const SizesOfSpec& sizes_of_spec = nullptr);
