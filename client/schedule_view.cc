@@ -58,7 +58,7 @@ double HeldShare(const ScheduleResult& result) {
 }
 
 // The fastest result, and of equally fast results the one that needs the least memory; null unless several results
-// divide one step.
+// divide the same step into micro-batches.
 const ScheduleResult* Fastest(const std::vector<ScheduleResult>& results) {
   const ScheduleResult* fastest = nullptr;
   int compared = 0;

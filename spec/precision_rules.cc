@@ -42,7 +42,8 @@ v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
   if (!out.has_param()) out.set_param(policy.has_type() ? policy.type() : v1::PRECISION_FP32);
   const bool is_fp64 = out.param() == v1::PRECISION_FP64;
   const v1::Precision stored = is_fp64 ? v1::PRECISION_FP64 : v1::PRECISION_FP32;
-  // A single name keeps `reduce` and `output` at full precision; in a map they follow from `param`.
+  // If the job names a single type (`precision: bf16`), `reduce` and `output` keep full precision. If it gives a map,
+  // they follow from `param`.
   const v1::Precision communicated = policy.has_type() ? stored : out.param();
   if (!out.has_reduce()) out.set_reduce(communicated);
   if (!out.has_output()) out.set_output(communicated);

@@ -1,4 +1,4 @@
-// Kernels for what LibTorch computes in more passes over memory, or in slower ones: cross_entropy.h, norm.h and
+// Kernels for operations for which LibTorch needs more, or slower, passes over memory: cross_entropy.h, norm.h and
 // sum_rows.h. NVRTC compiles all of them when a rank starts (nvrtc.h).
 #pragma once
 

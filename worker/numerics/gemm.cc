@@ -109,7 +109,7 @@ void WidenRowsAny(const T* from, int64_t from_row, int64_t rows, int64_t columns
   WidenRows(from, from_row, rows, columns, tile);
 }
 
-// Copies a part as fp32 into `tile`, with the layout that it has in memory.
+// Copies a part as fp32 into `tile`, in the layout of the matrix: transposed or not.
 template <typename T>
 MatrixRef<float> Widen(const MatrixRef<T>& matrix, Part part, float* tile) {
   static const auto widen_rows = ForCpu(WidenRowsAvx512<T>, WidenRowsAvx2<T>, WidenRowsAny<T>);
