@@ -50,7 +50,8 @@ PEERS = {
     "pipeline-torch": (LAB_FEW, SCHEDULE, FEW),
     "tiny-pipeline-torch": (TINY_FEW, SCHEDULE, FEW),
 }
-# Name, description, bar and aim of a ratio of speeds, and its two measurements.
+# Of each ratio of speeds: name, description, bar (the limit that it must meet), aim (the better value that we want),
+# and the two measurements.
 RATIOS = [
     ("tensor-ddp", "lab-10m fp32, tensor 2 ÷ our DDP on the same 2 cores", 0.88, 0.95, "tensor", "ddp"),
     ("tensor", "lab-10m, tensor 2 ÷ torch.distributed.tensor.parallel tuned", 1.2, 1.4, "tensor", "tensor-torch"),

@@ -191,8 +191,8 @@ async def submit(setting, schema):
 
 
 async def get(setting, schema):
-    """Gets jobs, one call after the other, and prints the seconds of each: `count` calls, or, if `count` is 0, calls
-    until the bench, which has sent one line to begin, sends another one."""
+    """Gets jobs, one call after the other, and prints the seconds of each. Begins when the bench has sent a line. Makes
+    `count` calls; if `count` is 0, makes calls until the bench sends a second line."""
     stub = schema["service_grpc"].JobServiceStub(dial(setting["address"]))
     requests = [schema["service"].GetRequest(job_id=job) for job in setting["jobs"]]
     await stub.Get(requests[0], timeout=CALL_LIMIT_S)

@@ -1,5 +1,6 @@
-"""The rows of ./dev bench models that generate text: trainctl sample compared with generate of transformers, both with
-a cache of keys and values, on a random Llama of lab-10m's size, always with the most likely token."""
+"""The rows of `./dev bench models` that measure the generation of text: `trainctl sample` compared with `generate` of
+transformers, both with a cache of keys and values, on a random Llama of lab-10m's size. Every token is the most likely
+one."""
 
 import dataclasses
 import json

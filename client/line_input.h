@@ -8,8 +8,8 @@
 
 namespace trainyard::client {
 
-// Reads standard input line by line. While it exists, SIGINT, SIGTERM and SIGHUP end the call of Read and not this
-// process; afterwards they end the process again. Not thread-safe; REQUIRES: the process has one thread.
+// Reads standard input line by line. While an object exists, SIGINT, SIGTERM and SIGHUP end the call of Read and not
+// this process; afterwards they end the process again. Not thread-safe; REQUIRES: the process has one thread.
 class LineInput {
  public:
   LineInput();

@@ -49,7 +49,7 @@ struct MetricsRecord {
 // None if the line is not a step or an evaluation.
 absl::optional<MetricsRecord> ParseMetricsLine(absl::string_view line);
 
-// None if the event is neither.
+// None if the event is neither a step nor an evaluation.
 absl::optional<MetricsRecord> RecordOfEvent(const v1::Event& event);
 
 // What the first pass over a file needs of a line; ten times faster than ParseMetricsLine, because it does not check

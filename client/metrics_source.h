@@ -69,9 +69,9 @@ class MetricsSource {
 // its step numbers decrease more often than those of any run.
 absl::StatusOr<std::unique_ptr<MetricsSource>> OpenMetricsFile(const std::string& path, const std::string& name);
 
-// Reads the reports of `job` from the coordinator: up to its last step, if it has not ended. `folder_owner`: the
-// other job that used the folder at the path of the run folder on this machine last; empty: none. Possible errors:
-// those of Watch.
+// Reads the reports of `job` from the coordinator: up to its last step, if it has not ended. `folder_owner`: if another
+// job was the last to use the folder that has the run folder's path on this machine, that job; otherwise empty.
+// Possible errors: those of Watch.
 absl::StatusOr<std::unique_ptr<MetricsSource>> ReadReportsOfJob(Connection& connection, const v1::Job& job,
                                                                 const std::string& folder_owner);
 

@@ -15,7 +15,8 @@ struct ParityResult {
 // finite.
 double LargestDifference(const ParityResult& result, const ParityResult& reference);
 
-// The largest difference of all results except the first (the reference) and the second (the noise floor).
+// The largest difference of all results except the first (the reference) and the second (the noise floor: the same sums
+// in another order).
 double WorstDifference(const std::vector<ParityResult>& results);
 
 // A table of losses with one row per step, then the largest differences. `columns`: see Table.

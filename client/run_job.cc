@@ -165,7 +165,7 @@ class JobRunner {
                      fewest));
   }
 
-  // As CheckRanksPerHost, for command.cpus.
+  // This machine is the only host, so a command whose ranks need more CPUs than it has would wait forever.
   static absl::Status CheckCpus(const v1::JobSpec& spec) {
     const uint64_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;
     const uint64_t fewest = spec.command().has_min_ranks() ? spec.command().min_ranks() : ranks;

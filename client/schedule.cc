@@ -155,8 +155,8 @@ absl::Status Schedule(const ScheduleOptions& given) {
   ScheduleOptions options = Completed(given, &refusals);
   std::vector<ScheduleKind> kinds = CheckOptions(options, &refusals);
   const bool checked = refusals.ToStatus().ok();
-  // After an error in the options the shapes are still checked, with default durations, which cause no further
-  // problems.
+  // After an error in the options, the shapes are still checked. Durations of one step are replaced by the defaults, so
+  // that they cause no further problems.
   if (!checked && options.durations.of_one_step()) options.durations = {};
   if (kinds.empty()) kinds.push_back(ScheduleKind::kOneForwardOneBackward);  // to check the other options
   std::vector<ScheduleResult> results;

@@ -70,7 +70,7 @@ absl::string_view FormText(Form form) {
   return "a value";
 }
 
-// Whether the value turns a group of DeepSpeed off: it is false or an empty map, or has `enabled: false`.
+// Whether the value turns a group of DeepSpeed off: it is false, null or an empty map, or has `enabled: false`.
 bool IsOff(const yaml::Node& node) {
   if (!node.IsMap()) return node.IsNothing() || (node.IsScalar() && FlagOf(node.text) == false);
   for (const auto& [key, value] : node.entries) {

@@ -1,8 +1,8 @@
 // The part of hugging_face_config.h for Llama, Mistral and Qwen2.
 //
 // Reads the keys of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters), and writes those of both.
-// Settings that change the computation in a way that no model here has (another activation, other kinds of rotary
-// scaling, windows that differ by layer, dropout, quantised weights) are refused.
+// Refuses settings that request a computation that no model here implements: another activation, other kinds of rotary
+// scaling, windows that differ by layer, dropout, quantised weights.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -24,7 +24,8 @@ constexpr char kChatTemplateKey[] = "train.data.chat_template";
 constexpr char kLossKey[] = "train.data.loss";
 constexpr char kTokenizerPathKey[] = "train.data.tokenizer_path";
 
-// Returns a problem if the fields belong to several of the four forms of a record, or if a form lacks a required field.
+// Returns a problem if a field has an empty name, if the fields belong to several of the four forms of a record, or if
+// a form lacks a required field.
 std::string ProblemOfFields(const v1::DataFields& fields) {
   const bool pair = fields.has_prompt() || fields.has_response(), ids = fields.has_input_ids() || fields.has_labels();
   for (const auto& [name, value] :

@@ -35,7 +35,8 @@ void CheckModel(const SentencePieceModel& model, Problems& problems) {
          "without unused pieces");
 }
 
-// Adds the tokens that are searched for in a text: those of the configuration, and the special pieces of the model.
+// Adds the tokens that are searched for in a text: those of the configuration, and the control, unknown and
+// user-defined pieces of the model.
 void AddTokens(const SentencePieceModel& model, const BpeSurroundings& around, LlamaSettings& settings,
                Problems& problems) {
   absl::flat_hash_map<absl::string_view, int32_t> known;
@@ -139,7 +140,8 @@ absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> OpenSentencePieceModel(a
     absl::StrAppend(&described, "\n", token.id, " ", token.single_word, token.lstrip, token.rstrip, token.normalized,
                     token.special, " ", token.content);
   }
-  // Around a text are at most the tokens `begin` and `end`, whose ids follow, so the number of tokens suffices here.
+  // `before` holds at most the token `begin`, and `after` at most `end`. The ids of both are appended below, so the
+  // number of tokens suffices here.
   for (const auto* ids : {&settings.before, &settings.after}) absl::StrAppend(&described, "\n", ids->size());
   absl::StrAppend(&described, "\n", settings.special.begin, " ", settings.special.end);
   return SentencePieceTokenizer::Make(file, name, std::move(model), HashHex(described), std::move(settings));

@@ -25,7 +25,7 @@ struct LlamaSettings {
   // Added tokens divide a text into parts. A space is put before no part, before the first part, or before each part.
   enum class Prefix { kNever, kFirst, kAlways };
   Prefix prefix = Prefix::kFirst;
-  std::vector<AddedToken> added;       // including the control and the user-defined pieces of the model
+  std::vector<AddedToken> added;       // including the model's control, unknown and user-defined pieces
   std::vector<int32_t> before, after;  // what the template puts around a text
   SpecialIds special;
 };

@@ -76,7 +76,8 @@ void FillNormalization(Tables& tables) {
     joins[one.second] = true;
   }
   for (uint32_t code = kVowels; code < kTrails + kNumTrails; ++code) joins[code] = true;
-  // A character with a decomposition is inert only if it has two parts, whose composition is the character again.
+  // A character is inert if NFC neither changes it nor joins it to the character before it. A character with a
+  // decomposition is inert only if it has two parts, whose composition is the character again.
   for (uint32_t code = 0; code < kCodes; ++code) {
     if (joins[code] || (tables.classes[code] & kMark) != 0) continue;
     const auto found = tables.canonical.find(code);

@@ -101,7 +101,8 @@ def check_lines(name, path, text, lines):
     limited = path.suffix in LIMITED or path.name in LIMITED_NAMES
     is_code = path.suffix in CODE
     may_end_with_space = path.suffix == ".md"
-    # Single lines are searched only for what occurs in the whole text: one search of that is much faster.
+    # Single lines are searched only for what occurs in the text: one search of the whole text is much faster than a
+    # search of each line.
     has_phrases = not MAY_USE_PHRASES.match(name) and PHRASE.search(text)
     banned = [(pattern, instead) for pattern, suffixes, exempt, instead in BANNED
               if path.suffix in suffixes and not (exempt and exempt.match(name)) and re.search(pattern, text)]

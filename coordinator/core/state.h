@@ -163,8 +163,8 @@ struct Job {
   double longest_s = 0;                             // the longest step, evaluation or save, for which a stop may wait
   std::map<HostName, PathQuery> path_queries;       // for its newest checkpoint, while none of its hosts can be reached
   bool abandon_refused = false;                     // it was published that no other host has its newest checkpoint
-  uint64_t reports_dropped = 0;                     // step reports whose loss was not published yet
-  absl::Time drops_since = absl::InfiniteFuture();  // when a loss was last published; infinite: not recently
+  uint64_t reports_dropped = 0;                     // dropped step reports that no notice has counted yet
+  absl::Time drops_since = absl::InfiniteFuture();  // when a drop was last published; infinite: not recently
   // For each key set to `auto` that only hosts can decide: the value and the reason of each host.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
@@ -278,7 +278,7 @@ struct LogReader {
 struct State {
   CoreOptions options;
   absl::Time started_at;
-  absl::Duration away;  // by how much the core's time is behind the steady clock
+  absl::Duration away;  // by how much the core's time is behind the steady clock, after the process was stopped
 
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job

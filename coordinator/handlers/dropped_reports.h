@@ -1,5 +1,5 @@
-// Step reports that a daemon dropped because it could not reach the coordinator for too long. The first loss is
-// published immediately; further losses within a minute are published together when the minute is over.
+// Step reports that a daemon dropped because it could not reach the coordinator for too long. A notice of the first
+// drop is published immediately. Further drops within a minute are published together when the minute is over.
 #pragma once
 
 #include "coordinator/core/turn.h"

@@ -23,11 +23,12 @@ absl::Status CheckLogRequests(const State& state, const LogReader& reader);
 // Returns Unavailable: the output is on a host that is not attached.
 absl::Status NotAttached(absl::string_view host);
 
-// Moves the requests of the job's readers, because a new generation may run on other hosts. Ends readers for which a
-// host has no free place.
+// Moves the requests of the job's readers, because a new generation may run on other hosts. Ends a reader if one of its
+// hosts has more open requests than limits::kLogRequestsPerHost.
 void MoveLogsOfJob(Turn& turn, const Job& job);
 // Ends the requests that wait for new output, because the job has ended.
 void EndLogsOfJob(Turn& turn, const Job& job);
+// Ends the readers that have a request at this host, because it has detached.
 void EndLogsAtHost(Turn& turn, const Host& host);
 void CloseLogReader(Turn& turn, ReaderId id, absl::Status status);
 

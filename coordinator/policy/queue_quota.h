@@ -14,7 +14,7 @@ struct QuotaDecision {
   bool never = false;  // none may start even if the namespace uses nothing
 };
 
-// Takes `part` out of the use of a pool.
+// Takes `part` out of the use of a pool, which is a set of namespaces that share limits (queue_rules.h).
 void RemoveUse(PoolUse& use, const PoolUse& part);
 
 // `use` is the use of the job's pool, including the jobs that this pass has started. A job that continues may always

@@ -32,12 +32,12 @@ class Terminal:
         """Reads until a question is shown; returns what was shown since the last answer."""
         start = len(self.output)
         while not PROMPT.search(self.output[start:].replace(b"\r", b"")):
-            assert self.read(), f"no question: {self.output[start:]}"
+            assert self.read(), f"the program ended without a question, after the output {self.output[start:]}"
         return self.output[start:].decode()
 
     def read(self):
         ready, _, _ = select.select([self.fd], [], [], 30)
-        assert ready, f"silent after {self.output}"
+        assert ready, f"no output within 30 s after {self.output}"
         try:
             data = os.read(self.fd, 4096)
         except OSError:  # the program has ended

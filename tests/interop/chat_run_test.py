@@ -1,5 +1,5 @@
-"""A folder of transformers is fine-tuned on chats, with the losses of a run on the tokens and labels that transformers
-makes of them; a resumed run notices that the template has changed."""
+"""Fine-tuning a folder of transformers on chats gives the same losses as training on the tokens and labels that
+transformers makes of these chats. A resumed run notices that the template has changed."""
 
 import json
 

@@ -7,7 +7,7 @@ import subprocess
 import harness
 import pytest
 
-COMMON_CHARACTERS = 140  # the first texts of every_character, which have the characters up to U+11FFF
+COMMON_CHARACTERS = 140  # this many texts of every_character hold all characters up to U+11FFF
 PROGRAM = harness.BIN / "tests" / "tokenize_lines"
 # Characters of every kind that the rules distinguish; fuzzed strings are made from them, and from any character.
 PIECES = [

@@ -22,7 +22,7 @@ constexpr NamedStrategy kStrategies[] = {
     {"hsdp", Strategy::kHsdp, true},
 };
 
-// Two properties of a cell with their values: property, value, property, value. A property is an index into `values`
+// Two properties of a cell with their values: property, value, property, value. A property is an index into the result
 // of ValuesOf; the first has the smaller index.
 using Pair = std::array<int, 4>;
 

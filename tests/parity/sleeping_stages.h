@@ -9,9 +9,9 @@
 
 namespace trainyard {
 
-// The main "sleep" of a pool: runs one step and reports the lines of NumbersIn: start_us and end_us by the steady clock
-// of the machine, and busy_us, the time that the rank slept. `arguments`: "SCHEDULE CHUNKS MICRO_BATCHES FORWARD_MS",
-// where FORWARD_MS is the time of forward through a chunk; backward takes twice as long.
+// The main "sleep" of a pool: runs one step and reports lines "name=number" (NumbersIn): start_us and end_us by the
+// steady clock of the machine, and busy_us, the time that the rank slept. `arguments`: "SCHEDULE CHUNKS MICRO_BATCHES
+// FORWARD_MS", where FORWARD_MS is the time of forward through a chunk; backward takes twice as long.
 absl::StatusOr<std::string> SleepMain(const PoolRank& rank, const std::string& arguments);
 
 }  // namespace trainyard

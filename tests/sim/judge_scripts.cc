@@ -10,7 +10,7 @@
 namespace trainyard::sim {
 namespace {
 
-// The text of policy/elastic.
+// The reason that policy/elastic gives for a growth begins with this text.
 constexpr char kGrows[] = "grows from ";
 
 }  // namespace
@@ -49,14 +49,15 @@ void Judge::CheckScript(const Job& job) {
   if (growth == growths_.end() || job.head().generation() <= growth->second.first) return;
   const auto [generation, restarts] = growth->second;
   growths_.erase(growth);
-  // A rank may have failed while the group was being ended.
+  // If the simulation has disturbed the generation or the job, a rank may have failed while the group was being ended,
+  // which is counted as a restart.
   if (harmed_.contains({job.id, Generation(generation)}) || harmed_jobs_.contains(job.id)) return;
   if (job.head().restarts() == restarts) return;
   ReportViolation(invariant::kGrowth,
                   absl::StrCat(NameOf(job), " has grown, which was counted as a restart: ", job.head().restarts()));
 }
 
-// Called when the coordinator ends a generation that ran for this time. Growth is a valid reason only after grow_after.
+// Called when the coordinator ends a generation that ran for `ran`. Growth is a valid reason only after grow_after.
 void Judge::CheckScriptEnd(const Job& job, v1::JobState before, absl::Duration ran) {
   constexpr absl::Duration kClockError = absl::Milliseconds(300);
   if (before != v1::JOB_STATE_RUNNING || !absl::StartsWith(job.head().reason(), kGrows)) return;

@@ -30,7 +30,7 @@ constexpr char kPrivate[] = "private";
 constexpr char kGone[] = ".gone";          // suffix of a folder that is being removed
 constexpr char kNoteInState[] = "memory";  // file in the state folder that contains the path of the snapshot folder
 constexpr uint64_t kRecordBytes = 64 << 10;
-// Attempts to create the folder, which another daemon may remove as abandoned while it is being created.
+// The number of attempts to create the folder. Another daemon may remove it as abandoned while it is being created.
 constexpr int kAttempts = 3;
 
 // Returns the mount namespace, within which the paths of state folders are valid.

@@ -85,8 +85,8 @@ class Channel {
 
   // The packets that this end has begun to send or receive, and has completed. `waits_in`: "receive 17 (chunk 1,
   // micro-batch 3)" or "room for packet 19 (chunk 0, micro-batch 5)"; `last_started`, on both ends: "packet 17 (chunk
-  // 1, micro-batch 3)". The sender may be two packets ahead of the receiver. policy/hang.h finds the rank that blocks
-  // the others from these values.
+  // 1, micro-batch 3)". The sender may be two packets ahead of the receiver. From these values, policy/hang.h finds
+  // the rank that blocks the others.
   virtual CollectiveProgress progress() const = 0;
 
   // Total time in Send and Receive spent waiting for the peer.
@@ -101,11 +101,11 @@ struct ChannelOptions {
 };
 
 // Returns when both ranks have joined. A rank must create its channels in the order that all ranks share, for example
-// by (from, to): a rank waits for its peer. Ranks of one place use shared memory, other ranks gloo. With a device per
+// by (from, to): a rank waits for its peer. Ranks that can share memory use it, other ranks gloo. With a device per
 // rank, tensors travel from device to device through a group of the two ranks (GroupDevice::join), and their
-// descriptions through host memory; ranks that share a device copy tensors through host memory, too. All channels
-// and collectives on the device of a rank must be started in an order that agrees with that of the other ranks, because
-// a device runs them one by one.
+// descriptions through host memory; ranks that share a device copy tensors through host memory, too. All channels and
+// collectives on the device of a rank must be started in an order that agrees with that of the other ranks, because a
+// device runs them one by one.
 // Possible errors: InvalidArgument for invalid ranks, also if `from` is `to`, since a rank needs no channel to itself;
 // those of NewGroup, with the channel's name.
 absl::StatusOr<std::unique_ptr<Channel>> NewChannel(const ChannelOptions& options);

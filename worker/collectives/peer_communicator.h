@@ -1,5 +1,5 @@
 // A communicator that also supports point-to-point messages between two members. Sums that travel from place to place
-// (place_chain.h) and packets over gloo (packet_slots.h) use them.
+// (place_chain.h; a place is a set of ranks that can share memory) and packets over gloo (packet_slots.h) use them.
 //
 // Threads and errors: the same as for Communicator.
 #pragma once

@@ -38,7 +38,8 @@ struct Counter {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "counters are shared among processes");
 
-// Tickets wrap around, and those of two ranks never differ by more than a few, so the sign of the difference decides.
+// Tickets (numbers of pieces) wrap around, and those of two ranks never differ by more than a few, so the sign of the
+// difference decides.
 bool HasReached(const Counter& counter, uint32_t ticket) {
   return static_cast<int32_t>(counter.value.load(std::memory_order_seq_cst) - ticket) >= 0;
 }

@@ -1,5 +1,5 @@
 // The kernels of worker/model/ops/device_norm.h. Forward reads x once. Backward reads x and the gradient of y once,
-// adds the gradient that x has as residual, and sums the gradients of weight and bias in the same pass.
+// adds the gradient that reaches x through a residual sum, and sums the gradients of weight and bias in the same pass.
 #pragma once
 
 #include <cuda_runtime_api.h>

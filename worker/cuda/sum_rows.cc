@@ -23,7 +23,8 @@ at::Tensor SumRowsOnGpu(const at::Tensor& rows) {
   TORCH_CHECK(rows.is_contiguous() && IsAligned(rows) && columns % pack == 0 && columns < (int64_t{1} << 31),
               "sum_rows needs a dense matrix whose rows are multiples of 16 bytes");
   const c10::cuda::CUDAGuard guard(rows.device());
-  // Eight blocks use a whole multiprocessor, and a block adds groups of 8 rows in 32 packs of columns.
+  // A block covers 32 packs of columns (a pack has 16 bytes) and adds groups of 8 rows, one row for each of its warps.
+  // Eight blocks use a whole multiprocessor.
   const int64_t multiprocessors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount,
                 groups_of_columns = (columns / pack + 31) / 32,
                 groups_of_rows =

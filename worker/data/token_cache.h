@@ -1,7 +1,8 @@
-// A folder with the tokens of one set of files under one tokenizer and one set of rules: a chunk for each piece of the
-// data. Several ranks of several jobs may build it at the same time, and a crash at any moment leaves what was
-// finished: each chunk is a file that appears complete or not at all, under the number of its piece. The content of a
-// chunk follows from the key of the folder, so any rank may make it. The index appears last, when all chunks exist.
+// A folder with the tokens of one set of files under one tokenizer and one set of rules for reading records and
+// documents: a chunk for each piece of the data. Several ranks of several jobs may build it at the same time, and a
+// crash at any moment leaves what was finished: each chunk is a file that appears complete or not at all, under the
+// number of its piece. The content of a chunk follows from the key of the folder, so any rank may make it. The index
+// appears last, when all chunks exist.
 //
 //   <runs>/.trainyard-tokens/<key>/00000.chunk   00001.chunk   ...   index.json
 //   <runs>/<run>/.trainyard/tokens/<key>/...     if nothing can be written next to the run folder
@@ -22,7 +23,7 @@
 namespace trainyard {
 
 // The folders that may hold the caches of a run, best first: a folder next to `run_folder`, whose name ends with the
-// user's number if the folder with the usual name belongs to another user; then a folder inside of `run_folder`.
+// user ID if the folder with the usual name belongs to another user; then a folder inside of `run_folder`.
 std::vector<std::string> TokenCacheRoots(const std::string& run_folder);
 // Makes the folder, and checks that files can be made in it. Fails with the errors of the file system.
 absl::Status MakeCacheRoot(const std::string& root);

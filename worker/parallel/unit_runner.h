@@ -1,4 +1,5 @@
-// How the body of a unit is run. Data parallelism calls Run between its own actions before and after a unit.
+// Runs the body of a unit in forward; the implementation may run it again in backward (recompute.h). Data parallelism
+// calls Run between its own actions before and after a unit.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -59,7 +59,7 @@ struct CommitThread::State {
   uint64_t failed ABSL_GUARDED_BY(mu) = 0;
   uint64_t newest_complete ABSL_GUARDED_BY(mu) = 0;
   uint64_t newest_named ABSL_GUARDED_BY(mu) = 0;
-  absl::Status quiet_failure ABSL_GUARDED_BY(mu);  // of quiet tasks, for TakeFailure
+  absl::Status quiet_failure ABSL_GUARDED_BY(mu);  // of tasks with CommitTask::quiet, for TakeFailure
   std::deque<Reported> reported ABSL_GUARDED_BY(mu);
   std::vector<std::string> lines ABSL_GUARDED_BY(mu);  // for the log
   std::deque<Ready> waiting;                           // used by the commit thread only

@@ -14,8 +14,8 @@
 namespace trainyard {
 namespace {
 
-// The most bytes that a chunk copies; a chunk that is only hashed is a whole piece. One thread processes a chunk at a
-// time, and a save can be cancelled between two chunks.
+// A save copies and hashes the state in chunks. A chunk copies at most this many bytes; a chunk that is only hashed is
+// a whole piece. One thread processes a chunk at a time, and a save can be cancelled between two chunks.
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 uint64_t BytesOf(const SaveRange& range) { return range.entry.count * DtypeBytes(range.entry.tensor.dtype); }
@@ -53,7 +53,8 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
   part.files.push_back(std::move(written.file));
   std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(part.tensors));
   if (file.derived) {
-    // A derived file may have a narrower type. A value beyond its range is intact in the tensor that it was made from.
+    // A derived file, such as a copy of the weights, may have a narrower type. A value beyond the range of that type is
+    // intact in the tensor that the copy was made from, so the checkpoint does not count as nonfinite.
     if (!written.nonfinite.empty()) work.beyond_range = written.nonfinite.front();
     return absl::OkStatus();
   }

@@ -80,7 +80,8 @@ void EndWithParent(pid_t parent) {
   if (getppid() != parent) _exit(1);
 }
 
-// Runs in the process that waits for the shapes. Never returns.
+// Runs in the process that waits for the shapes. Then forks once more: the child times the kernels that MKL uses with
+// the lever (kernel_choice.h), and this process those without it. Never returns.
 [[noreturn]] void RunTimer(int requests, Pipe& with_lever, Pipe& without, const KernelTimer::TimeShapes& time_shapes) {
   const absl::StatusOr<std::string> text = ReadAll(requests, absl::InfiniteFuture());
   if (!text.ok() || text->empty()) _exit(0);

@@ -1,5 +1,5 @@
 """Works with any number of ranks: the samples of a step are divided among the present ranks, and each start
-resumes from the last save. With --lose-at, the last rank of the first start waits before that epoch, until its host is
+resumes from the last save. With --lose-at N, the last rank of the first start waits before epoch N, until its host is
 lost; the other ranks wait for it in the backward pass."""
 
 import argparse
@@ -40,7 +40,8 @@ for epoch in range(first_epoch, args.epochs):
         time.sleep(600)
     data = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(epoch))
     x = data[rank::world]
-    # DistributedDataParallel averages the gradients of the ranks, which adds up to the mean over all samples.
+    # DistributedDataParallel averages the gradients of the ranks. With the factor world / SAMPLES, that average is the
+    # gradient of the mean loss over all samples.
     loss = torch.nn.functional.mse_loss(model(x), x.sum(dim=1, keepdim=True), reduction="sum") * (world / SAMPLES)
     optimizer.zero_grad()
     loss.backward()

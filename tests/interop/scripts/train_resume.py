@@ -1,5 +1,5 @@
-"""Saves after each epoch and resumes from the last save, as scripts for torchrun --max-restarts do. With --die-at,
-rank 1 of the first start kills itself before that epoch."""
+"""Saves after each epoch and resumes from the last save, as scripts for torchrun --max-restarts do. With --die-at N,
+rank 1 of the first start kills itself before epoch N."""
 
 import argparse
 import os

@@ -45,7 +45,8 @@ TEST(AgentCore, TrainersOfUnknownJobs_ContinueWithTheirSnapshotsUntilTheyEnd) {
   EXPECT_THAT(driver.All<KeepSnapshots>().back().jobs, ElementsAre(kJob));
 
   driver.Handle(driver.State(2, {}));
-  EXPECT_THAT(driver.Last<SignalProcess>(), SizeIs(1)) << "the job is known again and has ended";
+  EXPECT_THAT(driver.Last<SignalProcess>(), SizeIs(1))
+      << "the coordinator knows the job again and does not want its trainer, so the trainer must be ended";
 }
 
 TEST(AgentCore, FoundTrainer_MayConnectBeforeTheCoordinatorHasDecided) {
@@ -131,7 +132,7 @@ TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) 
   EXPECT_TRUE(driver.core().stats().trouble);
   EXPECT_THAT(driver.Last<Log>(), SizeIs(1));
   driver.Handle(HomeChecked{.trouble = "its state folder /state is gone"});
-  EXPECT_THAT(driver.Last<Log>(), IsEmpty()) << "logged once for each reason";
+  EXPECT_THAT(driver.Last<Log>(), IsEmpty()) << "the same trouble must not be logged again";
 
   driver.Handle(SessionEnded{absl::UnavailableError("cut")});
   driver.Run(absl::Seconds(1));
@@ -152,7 +153,7 @@ TEST_F(RunningTrainerTest, RecreatedStateFolder_ReceivesTheWaitingFactsAndTheClu
 
   ASSERT_EQ(ReadOutboxFile(driver_.disk()).value().facts.size(), ReadOutboxFile(before).value().facts.size());
   EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1")
-      << "the sequence numbers of its facts are still valid";
+      << "the outbox must keep its id, because the sequence numbers of its facts are still valid";
   ASSERT_THAT(driver_.Last<RememberCluster>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<RememberCluster>()[0].cluster_id, "c1");
 }
@@ -244,12 +245,12 @@ TEST_F(RunningTrainerTest, DaemonAskedToLeaveWhenIdle_LeavesOnceItsTrainersHaveE
   driver_.Handle(ProcessStarted{Rank(1), 4243});
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
   driver_.Run(absl::Minutes(1));
-  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "trainers continue without a coordinator";
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "trainers still run, so the daemon must not leave";
 
   driver_.Handle(driver_.Ended(Rank(0), 0));
   driver_.Handle(driver_.Ended(Rank(1), 0));
   driver_.Run(absl::Seconds(9));
-  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "the coordinator may be restarting";
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "the coordinator may be restarting, so the daemon must wait";
   driver_.Run(absl::Seconds(2));
 
   ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));

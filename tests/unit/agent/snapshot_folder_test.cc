@@ -98,7 +98,7 @@ TEST_F(SnapshotFolderTest, FoldersThatNoLaterDaemonNeeds_AreRemoved) {
   auto opened = Open(MakeState("w1"));
 
   ASSERT_EQ(opened.status(), absl::OkStatus());
-  EXPECT_TRUE(FileExists(of_stopped_daemon)) << "its daemon may be restarting";
+  EXPECT_TRUE(FileExists(of_stopped_daemon)) << "the folder must stay, because its daemon may be restarting";
   EXPECT_TRUE(FileExists(of_running_daemon));
   EXPECT_FALSE(FileExists(of_private_daemon));
   EXPECT_FALSE(FileExists(of_lost_state));
@@ -143,7 +143,7 @@ TEST_F(SnapshotFolderTest, FolderThatOthersCanReadOrThatIsASymbolicLink_IsRefuse
   std::filesystem::remove_all(path);
   std::filesystem::create_directory_symlink(states_.path(), path);
   EXPECT_TRUE(absl::IsFailedPrecondition(Open(state).status()));
-  EXPECT_FALSE(FileExists(JoinPath(states_.path(), "lock"))) << "the link is not followed";
+  EXPECT_FALSE(FileExists(JoinPath(states_.path(), "lock"))) << "the symbolic link must not be followed";
 }
 
 TEST_F(SnapshotFolderTest, DaemonThatStartsNoTrainer_CreatesNoFolder) {

@@ -1,5 +1,6 @@
-// Crashes at every file-system call of a save, of settling and of pruning, on a disk that loses unsynced writes.
-// Afterwards the newest complete checkpoint must load, nothing else may be used, and settling must leave nothing else.
+// Crashes at every file-system call of a save, of settling (settle.h) and of pruning, on a disk that loses unsynced
+// writes. Afterwards the newest complete checkpoint must load, no other state may be loaded, and settling must leave
+// only checkpoints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,6 +35,7 @@ std::string Text(const Aftermath& aftermath, int calls) {
                       aftermath.seed);
 }
 
+// The values of the saved state depend on `salt`, so a test recognises the state that it loads.
 absl::StatusOr<SavedCheckpoint> Save(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
   SmallState state(salt);
   return WriteCheckpoint(folder, SmallManifest(step), state.tensors(), disk);

@@ -92,13 +92,14 @@ TEST_F(ShardFileTest, FileThatChangesLengthOrCannotBeRead_IsDamaged) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
 }
 
-// For any flipped byte and any number of shares, exactly one share detects the damage. Its error names the tensor if
-// the byte is not in the header.
+// Ranks divide the verification of a checkpoint into shares. For any flipped byte and any number of shares, exactly one
+// share detects the damage. Its error names the tensor if the byte is not in the header.
 TEST(SharedVerifyingTest, EachFileIsHashedByOneShare) {
   TemporaryFolder folder;
   SmallState state(1);
   const std::string path = WriteCheckpoint(folder.path(), SmallManifest(1), state.tensors(), FileSystem::Real())->path;
   const std::string shard = path + "/shard-00000.safetensors";
+  // Behind the header are the tensors of SmallState: one of 4 x 6 elements and one of 6, in each of three roles.
   const uint64_t header = std::filesystem::file_size(shard) - 3 * (4 * 6 + 6) * sizeof(float);
   for (int shares : {1, 2, 3}) {
     for (uint64_t at = 0; at < std::filesystem::file_size(shard); at += 41) {

@@ -35,7 +35,7 @@ TEST(MallocMemory, LargeBlocks_AreReturnedWhenTheyAreFreed) {
   for (int round = 0; round < 3; ++round) {
     const uint64_t before = UnusedResidentBytes();
     std::vector<std::unique_ptr<char[]>> blocks;
-    std::vector<std::unique_ptr<int>> small;  // between the blocks, so that an arena could not shrink
+    std::vector<std::unique_ptr<int>> small;  // between the blocks: an arena that held both could not shrink
     for (int i = 0; i < 32; ++i) {
       blocks.push_back(std::make_unique<char[]>(kMiB));
       memset(blocks.back().get(), 1, kMiB);
@@ -53,7 +53,7 @@ TEST(TrimPolicy, Trims_WhenUnusedMemoryHasGrownSinceTheLastTime) {
   EXPECT_FALSE(policy.ShouldTrim(9 * kMiB, kUsed));
   EXPECT_TRUE(policy.ShouldTrim(40 * kMiB, kUsed));
   policy.Trimmed(20 * kMiB);
-  EXPECT_FALSE(policy.ShouldTrim(29 * kMiB, kUsed)) << "what was left could not be returned";
+  EXPECT_FALSE(policy.ShouldTrim(29 * kMiB, kUsed)) << "growth counts from the 20 MiB that the last trim left";
   EXPECT_TRUE(policy.ShouldTrim(30 * kMiB, kUsed));
   policy.Trimmed(20 * kMiB);
   EXPECT_FALSE(policy.ShouldTrim(5 * kMiB, kUsed)) << "the program uses 15 of the 20 MiB again";

@@ -125,7 +125,7 @@ TEST_F(JsonCallsTest, CallWhoseClientHasGone_IsCancelled) {
   CallGet(other);
   ASSERT_TRUE(service_.AwaitBegun(2));
   service_.Answer();
-  EXPECT_THAT(other.Read(), StartsWith("HTTP/1.1 200 ")) << "other calls are not affected";
+  EXPECT_THAT(other.Read(), StartsWith("HTTP/1.1 200 ")) << "the cancelled call must not affect other clients";
 }
 
 TEST_F(JsonCallsTest, CallWhoseClientHalfClosesTheConnection_IsAnswered) {
@@ -133,7 +133,8 @@ TEST_F(JsonCallsTest, CallWhoseClientHalfClosesTheConnection_IsAnswered) {
   CallGet(client);
   ASSERT_TRUE(service_.AwaitBegun(1));
   client.HalfClose();
-  EXPECT_THAT(client.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 ")) << "the server has noticed the end of input";
+  EXPECT_THAT(client.Read("\r\n\r\n"), StartsWith("HTTP/1.1 100 "))
+      << "the server must notice the end of input, and probe with an interim response whether the client has gone";
 
   service_.Answer();
 

@@ -143,7 +143,8 @@ TEST_F(PageFeedTest, ListOfManyPages_ArrivesWhole_AndThenItsChanges) {
   AddHosts(5'000, 100);
   Reader reader;
   feed_.Subscribe("hosts", reader.exchange());
-  ASSERT_TRUE(reader.ReadUntil([&] { return reader.notes.size() == 5'000; })) << reader.notes.size();
+  ASSERT_TRUE(reader.ReadUntil([&] { return reader.notes.size() == 5'000; }))
+      << "received " << reader.notes.size() << " of 5000 hosts";
   EXPECT_EQ(reader.resets, 1);
 
   SetTrouble(4'999, "no disk");

@@ -86,7 +86,8 @@ TEST(SqliteStore, CommittedData_SurvivesReopening) {
   EXPECT_THAT(snapshot->records, ElementsAre(Pair("job/a", "1")));
 }
 
-// What a commit allows to happen waits until it is done, so the log should rather be copied while the store is idle.
+// Copying SQLite's write-ahead log into the file makes a commit slow, and the effects of a turn wait for its commit. So
+// the log is copied while the store is idle, or in a commit when the log is long.
 TEST(SqliteStore, LogIsCopiedIntoTheFile_WhenIdle_OrWhenItIsLong) {
   Folder folder;
   auto store = OpenSqliteStore(folder.File());
@@ -104,14 +105,14 @@ TEST(SqliteStore, LogIsCopiedIntoTheFile_WhenIdle_OrWhenItIsLong) {
   const auto empty = file_size();
 
   commit(15);
-  EXPECT_EQ(file_size(), empty) << "no commit copied the log";
+  EXPECT_EQ(file_size(), empty) << "no commit may copy a short log";
   (*store)->TidyUp();
   EXPECT_GT(file_size(), 15u * 400'000);
   const auto tidied = file_size();
 
   commit(100);
-  EXPECT_GT(file_size(), tidied) << "a long log is copied without an idle moment";
-  EXPECT_LT(log_size(), 60u * 400'000) << "the log starts again from the beginning";
+  EXPECT_GT(file_size(), tidied) << "a commit must copy a long log";
+  EXPECT_LT(log_size(), 60u * 400'000) << "after it was copied, the log must start again from the beginning";
   auto snapshot = (*store)->Load("");
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_EQ(snapshot->records.size(), 115u);

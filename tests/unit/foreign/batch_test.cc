@@ -1,4 +1,4 @@
-// Sizes of batches: train_batch_size = micro x accumulation x data ranks.
+// Sizes of batches in imported files of DeepSpeed: train_batch_size = micro x accumulation x data ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// Which program a file belongs to, what is refused with which message, and the job file that an import writes.
+// Importing configuration files of Accelerate, DeepSpeed and transformers: which of them a file belongs to, what is
+// refused with which message, and the job file that an import writes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

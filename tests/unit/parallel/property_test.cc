@@ -357,7 +357,8 @@ void ExpectVisitedOnce(const Draw& draw, const Numbers& found) {
     EXPECT_TRUE(witnesses == 0 || witnesses == whole.numel()) << key;
     EXPECT_TRUE(world > 1 || witnesses == 0);
   }
-  // Groups are padded to 16 elements per rank, in each of three roles.
+  // A parameter begins at a multiple of 16 elements, and a group of parameters is padded to 16 elements per rank, in
+  // each of three roles (the parameter and its two moments).
   const size_t groups = 3 * (found.parameters.size() + 2);
   const int64_t total = std::accumulate(found.bytes.begin(), found.bytes.end(), int64_t{0});
   for (int64_t bytes : found.bytes) EXPECT_LE(bytes, total / world + static_cast<int64_t>(groups) * 2 * 16 * 8);

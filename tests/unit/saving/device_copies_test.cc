@@ -17,7 +17,7 @@ TEST(DeviceCopiesTest, MemoryIsReused_UnlessItIsStillRead) {
   EXPECT_EQ(first[1][1][1].item<float>(), 2);
 
   std::vector<at::Tensor> second = copies.Copy({at::full({3}, 5.0), at::full({2, 2}, 6.0)});
-  EXPECT_EQ(first[0][0].item<float>(), 1) << "a writer that hangs may still read it";
+  EXPECT_EQ(first[0][0].item<float>(), 1) << "the first copy must not change: a writer that hangs may still read it";
   EXPECT_EQ(second[0][0].item<float>(), 5);
   const void* memory = second[0].const_data_ptr();
   second.clear();

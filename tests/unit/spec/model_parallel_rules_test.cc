@@ -269,7 +269,8 @@ TEST(AutoMicro, OfAPipeline_AimsAtFourMicroBatchesForEachStage) {
   EXPECT_EQ(AutoMicro(32, 1, {.rounds = 8}), 4u);
   EXPECT_EQ(AutoMicro(6, 1, {.rounds = 8}), 1u) << "6 sequences give at most 6 micro-batches";
   EXPECT_EQ(AutoMicro(48, 1, {.rounds = 16, .multiple = 4}), 3u);
-  EXPECT_EQ(AutoMicro(36, 1, {.rounds = 16, .multiple = 4}), 1u) << "18 is no multiple of 4; 36 is";
+  EXPECT_EQ(AutoMicro(36, 1, {.rounds = 16, .multiple = 4}), 1u)
+      << "the number of micro-batches must be a multiple of 4: 18 is not, 36 is";
 }
 
 TEST(Layout, OfEightRanks_IsThatOfTheMesh) {
@@ -293,7 +294,7 @@ TEST(Bubble, FollowsTheFormulas_AndIsLargerWithUnequalStages) {
   EXPECT_NEAR(
       EstimatePipeline(ScheduleKind::kGpipe, {.stages = 4, .chunks_per_rank = 1, .micro_batches = 100'000}).bubble,
       3.0 / 100'003, 1e-12)
-      << "without a simulation";
+      << "a step with very many actions is not simulated: its bubble is that of the formula";
 }
 
 TEST(Resolved, PipelinesHaveTheirChunks_TheirMicroBatch_AndDataSizes) {

@@ -2,7 +2,7 @@
 //
 //   {"template": "...", "variables": {...}}  ->  {"text": "...", "generated": [[begin, end], ...]} or {"error": "..."}
 //
-// `generated` counts bytes.
+// `generated`: the bytes of `text` that each {% generation %} block has written.
 #include <iostream>
 #include <nlohmann/json.hpp>
 

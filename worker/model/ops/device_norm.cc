@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxRowBytes = 16'384;
 
-// The plugin implements both for CUDA. No other device has an implementation.
+// The CUDA plugin (worker/cuda) implements both operators. No other device has an implementation.
 TORCH_LIBRARY_FRAGMENT(trainyard, library) {
   library.def("norm(Tensor x, Tensor weight, Tensor? bias, float eps) -> (Tensor, Tensor)");
   library.def(

@@ -21,7 +21,8 @@ at::Tensor CrossEntropy(const at::Tensor& scores, const at::Tensor& targets, int
                                      /*half_to_float=*/false);
   at::Tensor losses = logs.gather(1, target).squeeze(1).neg_().masked_fill_(has_none, 0);
   if (!writes_gradients) return losses;
-  // 1 is subtracted before the result is rounded to 16 bits.
+  // The gradient of the score of a target is its probability minus 1. expm1 subtracts the 1 before the result is
+  // rounded to 16 bits.
   const at::Tensor of_targets = logs.gather(1, target).expm1_().mul_(factor).to(scores.scalar_type());
   at::Tensor to = scores;
   at::exp_out(to, factor == 1 ? logs : logs.add_(std::log(factor)));

@@ -37,7 +37,8 @@ def _configuration(spec):
 
 
 def _values(event, is_command):
-    """(step, {"train/loss": 0.5}) of an event, or None. Values that a script did not report are 0 and left out."""
+    """(step, {"train/loss": 0.5}) of an event, or None. Values of 0 from a script are left out, because the script did
+    not report them; only a loss may be 0. A step without a loss has none."""
     kind = event.WhichOneof("kind")
     if kind not in ("step", "eval"):
         return None
