@@ -96,8 +96,8 @@ def trend_of(points):
 
 
 def verdict_of(trend, small=SMALL):
-    """Of a trend in KiB per hour, of which up to `small` does not count: "grows", "flat", or "undecided" if the samples
-    are too few or too noisy."""
+    """The verdict on a trend in KiB per hour: "grows", "flat", or "undecided" if the samples are too few or too noisy.
+    Growth of at most `small` does not count."""
     if trend is None or trend.points < LEAST_POINTS or trend.span < LEAST_H:
         return "undecided"
     if trend.low > 0 and trend.slope > small:
@@ -106,6 +106,6 @@ def verdict_of(trend, small=SMALL):
 
 
 def noise_of(trend, small=SMALL):
-    """The largest slope in KiB per hour that the noise of these samples cannot distinguish from 0: a trend grows if its
-    slope is above this."""
+    """The largest slope in KiB per hour that cannot be distinguished from 0 in the noise of these samples. A trend
+    grows if its slope is larger."""
     return max(small, trend.slope - trend.low)

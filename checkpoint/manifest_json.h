@@ -1,5 +1,5 @@
-// The text form that manifests and parts share: JSON whose first key is its own hash, read strictly. Only manifest.cc
-// and part.cc include this. Pure.
+// The text form that manifests and parts share: JSON whose first key is the hash of the text, computed with zeros in
+// place of the hash. Read strictly. Only manifest.cc and part.cc include this. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,8 +15,7 @@ namespace trainyard::manifest_json {
 
 using Json = nlohmann::ordered_json;
 
-// Returns `json`, whose first key must be "hash", as text that begins with the hash of itself and ends with a line
-// feed.
+// Returns `json`, whose first key must be "hash", as text with the hash, which ends with a line feed.
 std::string TextWithHash(Json json);
 // Returns the hash at the beginning of such a text; empty if there is none.
 std::string HashInText(absl::string_view text);

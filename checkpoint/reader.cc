@@ -109,8 +109,8 @@ absl::Status FirstProblem(const std::vector<CheckpointProblem>& problems, const 
   return absl::DataLossError(absl::StrCat(problems[0].Text(path), AndMore(1, problems.size(), "; ", "problem")));
 }
 
-// Returns the number whose remainder, divided by the number of shares, is the share that hashes the whole file. For a
-// shard this is its rank, which most likely reads the shard anyway.
+// Each file is hashed as a whole by the share with this number, modulo the number of shares. For a shard, the number is
+// the rank that wrote it: the same rank most likely reads the shard anyway.
 uint64_t ShareOf(absl::string_view name, size_t index) {
   uint64_t rank = 0;
   const bool is_shard = absl::ConsumePrefix(&name, "shard-") && absl::ConsumeSuffix(&name, ".safetensors") &&

@@ -20,7 +20,7 @@ struct InspectedEntry {
 };
 
 // The table of `ls`, followed by entries that are not checkpoints. `holder`: the process that trains in the folder, or
-// empty. `columns`: see Table.
+// empty. `columns`: the width of the lines; 0: no limit.
 std::string CheckpointTable(const std::vector<InspectedEntry>& all, const std::string& holder, absl::Time now,
                             int columns = 0);
 // One JSON object, which includes the problems that were found.

@@ -142,7 +142,7 @@ void JobSession::AnnounceCancel(const std::string& reason) {
       absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); a second interrupt kills it immediately");
   absl::MutexLock lock(&mu_);
   if (done_) return;
-  // Where standard output belongs to the ranks, the announcement goes to standard error.
+  // With make_progress (trainctl launch), standard output belongs to the ranks, so Message writes to standard error.
   if (options_.make_progress != nullptr) return progress_->Message(text);
   progress_->Notice("info", text);
 }

@@ -41,7 +41,8 @@ struct ScheduleDurations {
 
   std::vector<MeasuredStage> measured = {};
 
-  // Whether the durations depend on the number of micro-batches, so that all numbers divide one and the same step.
+  // Whether the durations of a micro-batch depend on the number of micro-batches: a step has a fixed size, and more
+  // micro-batches are smaller ones. Otherwise every micro-batch has the given durations, whatever their number.
   bool of_one_step() const { return samples.has_value() || !measured.empty(); }
 };
 

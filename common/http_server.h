@@ -67,7 +67,7 @@ class HttpServer {
     bool blocked = false;                              // the socket accepts no more
     bool unread = false;                               // the client may still be sending a refused body
     bool half_closed = false;                          // the client sends nothing more
-    bool probed = false;                               // see ProbeClient
+    bool probed = false;                               // a response was sent to learn whether the client has gone
   };
   using Connections = std::list<Connection>;
 

@@ -56,7 +56,7 @@ class Resolver {
                 absl::StrCat("the default of the schedule ", ScheduleName(KindOf(pipeline.schedule()))));
   }
 
-  // Sets both sizes, so that every rank builds the same mesh.
+  // Sets both `shard` and `replicate`, so that every rank builds the same mesh. Jobs with ddp have neither.
   void ResolveDataSizes() {
     v1::Parallel& parallel = *spec_.mutable_parallel();
     if (parallel.data() == v1::DATA_PARALLEL_DDP) {

@@ -1,6 +1,6 @@
 // Sets every default and every `auto` of a job that can be decided without knowing its hosts, and returns the reasons.
-// Keys that depend on the hosts (device, threads_per_rank, product_kernels, network.interface, network.shared_memory)
-// stay unset, and their reasons say how they will be decided. Pure.
+// Keys that depend on the hosts (device, unless the job cannot use GPUs; threads_per_rank, product_kernels,
+// network.interface and network.shared_memory) stay unset, and their reasons say how they will be decided. Pure.
 #pragma once
 
 #include <string>

@@ -55,7 +55,7 @@ def test_coordinator_reserves_descriptors_and_accepts_again_once_connections_clo
     assert not connections[-1][1], "more connections were accepted than there are descriptors"
     # With such a low limit, the coordinator reserves a quarter of the descriptors for the store and other files.
     assert len(os.listdir(f"/proc/{program.pid}/fd")) <= LOW_LIMIT * 3 // 4
-    assert cluster._server_info() is not None, "existing connections are still served"
+    assert cluster._server_info() is not None, "existing connections must still be served"
     for connection, _ in connections:
         connection.close()
 

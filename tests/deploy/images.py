@@ -1,4 +1,4 @@
-"""Images that ./dev image has built, in a storage of their own, and containers of them as processes in namespaces."""
+"""Finds or builds the images of ./dev image, and runs their programs as processes in namespaces, as in containers."""
 
 import json
 import os

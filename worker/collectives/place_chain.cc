@@ -15,7 +15,7 @@ struct Piece {
   int owner;  // the place that gets the result of a reduce-scatter
 };
 
-// One sum over all places.
+// One sum over all places (a place: the ranks that can share memory).
 class ChainSum {
  public:
   // `sums` and `results` each have space for one contribution: `sums` in SumType, `results` in the type of the

@@ -25,7 +25,8 @@ struct Nvrtc {
 };
 
 absl::StatusOr<Nvrtc> OpenNvrtc() {
-  // NVRTC opens this library by its name alone, so it is opened first, by the search path of this plugin.
+  // libnvrtc opens libnvrtc-builtins by its name alone, without the search path of this plugin. Opening the builtins
+  // here first, by that path, makes libnvrtc find them.
   (void)dlopen("libnvrtc-builtins.so.13.0", RTLD_NOW | RTLD_LOCAL);
   void* library = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::UnavailableError(dlerror());

@@ -20,7 +20,8 @@ namespace trainyard {
 
 enum class VectorCode { kAny, kAvx2, kAvx512 };
 
-// kAvx512: F, DQ, BW and VL; kAvx2: with FMA and F16C. Any other value of TRAINYARD_CPU ends the process.
+// kAvx512: the parts F, DQ, BW and VL of AVX-512; kAvx2: AVX2 with FMA and F16C. A value of TRAINYARD_CPU other than
+// those above ends the process.
 VectorCode BestVectorCode();
 
 // Whether TRAINYARD_CPU takes features away.

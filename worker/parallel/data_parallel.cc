@@ -82,7 +82,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     const bool with_backward = !parts_->runner.evaluates() && unit >= first_backward_;
     at::Tensor in = x;
     if (with_backward) {
-      // Autograd must reach the gate; everything below the first unit of backward is frozen.
+      // Autograd calls the gate only if its input requires a gradient. If `x` requires none, all parameters before this
+      // unit are frozen, and cutting the graph here loses nothing.
       if (!in.requires_grad()) in = in.detach().requires_grad_(true);
       in = Gate(in, *this, unit);
     }

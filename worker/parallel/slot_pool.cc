@@ -19,7 +19,7 @@ absl::StatusOr<int> SlotPool::AcquireForGather(const Communicator* communicator)
   for (int i = 0; i < num_slots(); ++i) {
     Slot& slot = slots_[i];
     if (slot.held || slot.pending == nullptr || slot.communicator != communicator) continue;
-    slot.pending = nullptr;  // the gather runs after that operation
+    slot.pending = nullptr;  // not waited for: a communicator runs the gather after that operation
     return Claim(i, MemoryKind::kParameters);
   }
   return Acquire(MemoryKind::kParameters);

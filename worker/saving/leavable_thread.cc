@@ -23,7 +23,7 @@ struct LeavableThread::End {
 LeavableThread::LeavableThread(std::function<void()> body)
     : end_(std::make_shared<End>()), thread_([end = end_, body = std::move(body)]() mutable {
         body();
-        body = nullptr;  // destroys what the body owns before the owner continues
+        body = nullptr;  // destroys what the body owns before the destructor returns
         absl::MutexLock lock(&end->mu);
         end->ended = true;
         end->changed.SignalAll();

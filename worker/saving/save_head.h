@@ -19,8 +19,8 @@ struct RunPosition {
   std::optional<ManifestEvaluation> evaluation = {};
 };
 
-// Returns everything except what comes from the parts and the description of the data, for the current step. Called by
-// the loop's thread.
+// Returns the manifest of `step` without the fields that come from the ranks' parts and without the description of the
+// data. Called by the loop's thread.
 Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint64_t step, const RunPosition& position);
 
 // Adds the description of the data. Called by the commit thread, because reading all of the data may take long.

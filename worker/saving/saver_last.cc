@@ -127,7 +127,7 @@ void Saver::ReportLastFailure(uint64_t step, const std::string& why, bool will_r
   const StopRequest stop = hooks.new_stop();
   deps_.log << "the last save, of step " << step << ", failed" << (will_retry ? " and is tried again: " : ": ") << why
             << std::endl;
-  // The failed save cancels a stop that needs it; the ranks stay until a save succeeds.
+  // If a stop needs this save, the failure cancels the stop, and the ranks stay to try again.
   deps_.link.ReportFact(SaveFailedFact{.step = step,
                                        .message = why,
                                        .stop_request = stop.needs_save ? stop.number : 0,

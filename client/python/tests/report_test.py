@@ -267,7 +267,7 @@ def test_each_of_several_checkpoints_within_a_moment_is_reported_in_order(daemon
     assert (done.returncode, done.stderr) == (0, "")
     steps = [report.script_checkpoint.step for report in reports if report.HasField("script_checkpoint")]
     assert steps == sorted(steps)
-    assert set(range(11, 31)) <= set(steps), "the newest 20 are kept"
+    assert set(range(11, 31)) <= set(steps), "the newest 20 checkpoints must be reported"
 
 
 def test_a_request_to_save_is_answered_by_a_checkpoint(daemon, tmp_path):

@@ -118,7 +118,8 @@ TEST_F(AdapterFilesTest, ExportOfTheModel_MergesAdaptersIntoMatricesOfBothLayout
           double sum = 0;
           for (int64_t k = 0; k < 2; ++k) sum += 3.0 * b[o * 2 + k] * a[k * projection.in + i];
           const int64_t at = projection.transposed ? o * projection.in + i : i * projection.out + o;
-          EXPECT_FLOAT_EQ(found[at], static_cast<float>(w[at] + sum)) << projection.name << " " << o << " " << i;
+          EXPECT_FLOAT_EQ(found[at], static_cast<float>(w[at] + sum))
+              << projection.name << ", output " << o << ", input " << i;
         }
       }
     }

@@ -97,7 +97,7 @@ TEST(Doctor, TwoRounds_FindExactlyTheSlowHostsOf64) {
 
       std::map<std::string, Kind> expected;
       for (const std::string& host : cluster.slow_network) expected[host] = Kind::kBadNetwork;
-      ASSERT_EQ(bad, expected) << a << " and " << b;
+      ASSERT_EQ(bad, expected) << "the slow hosts are w" << a << " and w" << b;
       ASSERT_LE(cluster.second_pairs.size(), 4u);
     }
   }
@@ -110,12 +110,16 @@ TEST(Doctor, EachKindOfProblem_IsFoundAtEveryPosition) {
       FakeCluster compute(count), network(count), latency(count), dead(count);
       compute.slow_compute = network.slow_network = latency.high_latency = dead.dead = {host};
 
-      EXPECT_EQ(compute.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kSlowCompute}})) << count << " " << host;
+      EXPECT_EQ(compute.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kSlowCompute}}))
+          << count << " hosts, bad: " << host;
       // With three hosts, one host is alone in the first round, and the only pair has nothing to be compared with.
       if (count > 3) {
-        EXPECT_EQ(network.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
-        EXPECT_EQ(latency.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
-        EXPECT_EQ(dead.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}})) << count << " " << host;
+        EXPECT_EQ(network.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}}))
+            << count << " hosts, bad: " << host;
+        EXPECT_EQ(latency.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}}))
+            << count << " hosts, bad: " << host;
+        EXPECT_EQ(dead.BadHosts(), (std::map<std::string, Kind>{{host, Kind::kBadNetwork}}))
+            << count << " hosts, bad: " << host;
       }
     }
   }

@@ -29,12 +29,12 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
   const size_t lines = cluster.harness.log.size();
   const uint64_t revision = cluster.first.desired().revision();
   cluster.harness.Advance(absl::Minutes(5));
-  EXPECT_LT(cluster.harness.log.size(), lines + 5) << "nothing happens, so nothing is published";
+  EXPECT_LT(cluster.harness.log.size(), lines + 5) << "many events were published although nothing happened";
   EXPECT_LT(cluster.first.desired().revision(), revision + 5);
 
   cluster.first.FinishOnly(Key(kJob, 2, 0), 1'000);
   EXPECT_EQ(cluster.harness.HostOf("w1").slots_free(), 1u);
-  EXPECT_EQ(cluster.Get().generation(), 1u) << "the other rank runs";
+  EXPECT_EQ(cluster.Get().generation(), 1u) << "the job must not restart while its other rank runs";
   cluster.second.FinishOnly(Key(kJob, 2, 1), 1'000);
 
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("adoption: generation 2, which this coordinator's")));
@@ -110,7 +110,7 @@ TEST(CoreUnknownJobs, Cancel_EndsThem_AlsoAfterACoordinatorRestart) {
   world.harness.Restart();
   world.host.Attach();
   EXPECT_EQ(world.host.desired().unknown_jobs_size(), 0);
-  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 1u) << "its trainer uses the slot until it has ended";
+  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 1u) << "the trainer must use its slot until it has ended";
   world.host.Apply();
   EXPECT_EQ(world.host.running.size(), 0u);
   EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 2u);
@@ -124,7 +124,7 @@ TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
   world.StartOn(world.newer);
   world.harness.Advance(absl::Seconds(3));
   EXPECT_EQ(world.harness.Get(kJob).generation(), 2u)
-      << "it runs again: the newer store has neither its checkpoint nor its end";
+      << "the job must run again, because the newer store has neither its checkpoint nor its end";
   world.host.Apply();
   world.host.Restored(Key(kJob, 2, 0), 10, "a");
   BringToRunning(world.harness, world.host, kJob, 11);
@@ -146,7 +146,7 @@ TEST(CoreUnknownJobs, TrainersOfForgottenJobs_AndOfOtherClusters_AreNotLeftAlone
     harness.Submit(MakeSpec(4), absl::StrCat("job000001", 10 + i));
     harness.Cancel(absl::StrCat("job000001", 10 + i));
   }
-  ASSERT_EQ(harness.Get(kJob).job_id(), "") << "the job is forgotten";
+  ASSERT_EQ(harness.Get(kJob).job_id(), "") << "the coordinator must have forgotten the job";
   harness.Advance(absl::Seconds(10));
   harness.Restart();
 

@@ -20,9 +20,9 @@ using ::testing::StartsWith;
 TEST(RankAssignment, RanksStayOnTheirHosts_OverGenerations) {
   HostName a("a"), b("b"), c("c");
   EXPECT_THAT(AssignRanks({{a, 2}, {b, 1}}, {}), ElementsAre(a, a, b));
-  EXPECT_THAT(AssignRanks({{a, 2}, {c, 1}}, {a, b, a}), ElementsAre(a, c, a)) << "rank 1 moved, the others stayed";
+  EXPECT_THAT(AssignRanks({{a, 2}, {c, 1}}, {a, b, a}), ElementsAre(a, c, a)) << "only rank 1 must move";
   EXPECT_THAT(AssignRanks({{b, 3}}, {a, b, a}), ElementsAre(b, b, b));
-  EXPECT_THAT(AssignRanks({{b, 1}, {a, 2}}, {}), ElementsAre(b, a, a)) << "numbered in the order given";
+  EXPECT_THAT(AssignRanks({{b, 1}, {a, 2}}, {}), ElementsAre(b, a, a)) << "the order of hosts must not change";
 }
 
 TEST(Health, HostIsReachable_WhileItsLeaseLasts_EvenWithoutAStream) {
@@ -35,7 +35,7 @@ TEST(Health, HostIsReachable_WhileItsLeaseLasts_EvenWithoutAStream) {
   facts = {.attached = false, .last_contact = now, .lease = absl::Seconds(3)};
   EXPECT_TRUE(CheckContact(now, facts).reachable);
   facts.last_contact = now + absl::Seconds(1);
-  EXPECT_TRUE(CheckContact(now, facts).reachable) << "the contact is later than the event";
+  EXPECT_TRUE(CheckContact(now, facts).reachable) << "a contact after the time of the event must count";
 }
 
 TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
@@ -63,10 +63,10 @@ TEST(Lifecycle, Table_IsDeterministic_HasNoTransitionFromAFinalState_AndReachesE
   for (const Transition& transition : LifecycleTable()) {
     EXPECT_TRUE(seen.insert({transition.from, static_cast<int>(transition.event)}).second)
         << "the transition is twice in the table";
-    EXPECT_FALSE(IsFinal(transition.from)) << "a final state has no transitions";
+    EXPECT_FALSE(IsFinal(transition.from)) << "a final state must have no transitions";
     reached.insert(transition.to);
   }
-  EXPECT_EQ(reached.size(), 10u) << "every state is reached";
+  EXPECT_EQ(reached.size(), 10u) << "the transitions must reach every state";
   EXPECT_EQ(NextState(v1::JOB_STATE_QUEUED, LifecycleEvent::kAllReady), std::nullopt);
   EXPECT_THAT(PrintLifecycle(), HasSubstr("| STARTING | all_ready | RUNNING |"));
 }
@@ -103,7 +103,7 @@ TEST(Recovery, Exit_IsAFailureWithItsCause_UnlessItWasExpected) {
                                  .stopped_unrequested = false,
                                  .was_desired = c.desired,
                                  .exit = &exit});
-    EXPECT_EQ(failure.has_value(), *c.expected != 0);
+    EXPECT_EQ(failure.has_value(), *c.expected != 0) << "cause " << c.cause << ", code or signal " << c.number;
     EXPECT_THAT(failure.has_value() ? failure->text() : "", StartsWith(c.expected));
   }
 }
@@ -215,11 +215,11 @@ TEST(Recovery, HostSpecificFailure_RestartsOnOtherHosts) {
   failure.set_kind(v1::FailureRecord::KIND_NO_ROOM);
   facts.fits_elsewhere = false;
   facts.restarts = facts.max_restarts;
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "the problem may pass, and this restart is not counted";
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "a restart because of a problem that may pass must not count";
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("not counted as a restart"));
   failure.set_kind(v1::FailureRecord::KIND_CHECKPOINT);
   facts.max_restarts = 0;
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "this restart is not counted";
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "a restart because of a missing checkpoint must not count";
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("waits for a host that has the checkpoint"));
 }
 
@@ -234,7 +234,7 @@ TEST(Recovery, FailureOfARank_IsABetterCauseThanItsPeersReports_AndARefusalIsThe
   v1::FailureRecord refused = failure(v1::FailureRecord::KIND_REFUSED);
   EXPECT_TRUE(IsBetterCause(signal, collective));
   EXPECT_FALSE(IsBetterCause(collective, signal));
-  EXPECT_FALSE(IsBetterCause(collective, collective)) << "the earliest of its kind stays";
+  EXPECT_FALSE(IsBetterCause(collective, collective)) << "the earliest failure of a kind must stay the cause";
   EXPECT_FALSE(IsBetterCause(signal, signal));
   EXPECT_TRUE(IsBetterCause(refused, signal));
   EXPECT_FALSE(IsBetterCause(signal, refused));

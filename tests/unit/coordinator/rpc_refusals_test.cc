@@ -29,7 +29,7 @@ TEST_F(RefusalTest, UnknownJob_IsNotFound_AndAStreamWithoutAHelloIsInvalid) {
   grpc::ClientContext attach_context;
   auto stream = agent->Attach(&attach_context);
   stream->Write(v1::AgentMessage());
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "no hello";
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "a stream without a hello";
 }
 
 // The violations in the details of a refusal, by field. They are the first detail; the reason follows.

@@ -287,7 +287,7 @@ TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
   EXPECT_THAT(std::string(answer.message()), HasSubstr("granted before"));
   EXPECT_EQ(link->AwaitGrant(80, "other", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(link->AwaitGrant(40, "h40", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded)
-      << "granted in an earlier generation";
+      << "a grant of an earlier generation must not count";
 }
 
 TEST_F(LinkTest, Grant_StaysValidAfterItsGeneration_ButAWaitEndsWithTheGeneration) {

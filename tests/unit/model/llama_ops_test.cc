@@ -59,9 +59,10 @@ TEST_F(LlamaOpsTest, RmsNorm_MatchesTheFormula_WithAndWithoutASink_ForAnyNumberO
       CollectingSink collector({at::zeros({columns})});
       const auto with_sink = run(type, &collector);
       for (size_t i = 0; i < exact.size(); ++i) {
-        EXPECT_LT(RelativeDifference(own[i], exact[i]), tolerance) << columns << " " << type << " " << i;
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), tolerance)
+            << columns << " columns, " << type << ", tensor " << i;
         if (i >= 2) continue;
-        EXPECT_TRUE(with_sink[i].equal(own[i])) << columns << " " << type << " " << i;
+        EXPECT_TRUE(with_sink[i].equal(own[i])) << columns << " columns, " << type << ", tensor " << i;
       }
       EXPECT_FALSE(with_sink[2].defined()) << "the gradient was delivered twice";
       EXPECT_EQ(collector.done(), (std::vector<int>{1}));
@@ -121,8 +122,9 @@ TEST_F(LlamaOpsTest, SwiGlu_MatchesTheFormula_ForAnyNumberOfThreads) {
       at::set_num_threads(2);
       const auto threaded = run(type);
       for (size_t i = 0; i < exact.size(); ++i) {
-        EXPECT_LT(RelativeDifference(own[i], exact[i]), type == at::kFloat ? 2e-6 : 3e-2) << columns << " " << type;
-        EXPECT_TRUE(threaded[i].equal(own[i])) << columns << " " << type;
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), type == at::kFloat ? 2e-6 : 3e-2)
+            << columns << " columns, " << type;
+        EXPECT_TRUE(threaded[i].equal(own[i])) << columns << " columns, " << type;
       }
     }
   }

@@ -62,7 +62,7 @@ TEST(MakeShardLayout, AlignsEveryParameter_AndPadsForTheShards) {
   EXPECT_THAT(layout.Gaps(), ElementsAre(ElementRange{42, 6}, ElementRange{53, 43}));
   EXPECT_THAT(layout.PiecesOf(0), ElementsAre(ShardPiece{1, {0, 32}, 0}));
   EXPECT_THAT(layout.PiecesOf(1), ElementsAre(ShardPiece{0, {0, 10}, 0}, ShardPiece{2, {0, 5}, 16}));
-  EXPECT_THAT(layout.PiecesOf(2), IsEmpty()) << "a rank may hold padding only";
+  EXPECT_THAT(layout.PiecesOf(2), IsEmpty()) << "this rank must hold only padding";
 }
 
 // The example of events_test.cc: three layers of three parameters on three ranks. Each layer is a group.
@@ -72,7 +72,7 @@ TEST(MakeShardLayout, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterO
     ShardLayout layout = MakeShardLayout({48, 48, 48}, {0, 1, 2}, /*num_shards=*/3);
     for (int rank = 0; rank < 3; ++rank) {
       for (const ShardPiece& piece : layout.PiecesOf(rank)) {
-        EXPECT_EQ(piece.range, (ElementRange{0, 48})) << "whole";
+        EXPECT_EQ(piece.range, (ElementRange{0, 48})) << "each parameter must be whole on one rank";
         absl::StrAppend(&held[rank], held[rank].empty() ? "" : " ", layer, piece.parameter);
       }
     }

@@ -275,9 +275,9 @@ TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_TwoCheckpointsStayComplete_AndA
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].step, 5u);
   EXPECT_TRUE(failed[0].withdrawn);
-  EXPECT_EQ(commits->num_failed(), 0u) << "no commit failed, so none is retried";
+  EXPECT_EQ(commits->num_failed(), 0u) << "a withdrawn checkpoint must not count as a failed commit";
   EXPECT_THAT(Names(), ElementsAre("step-00000006.g2.partial", "step-00000007.g2.partial"));
-  EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "a checkpoint that only lacks its final name";
+  EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "only the final name may be missing";
 
   // At the end of a job, complete checkpoints get their final names without a grant.
   EXPECT_TRUE(commits->Drain(absl::InfiniteDuration(), /*without_grant=*/true));

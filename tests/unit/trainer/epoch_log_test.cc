@@ -92,9 +92,9 @@ TEST(EpochLog, ResumedRun_WritesTheLinesOfAnUninterruptedOne) {
     const MetricsFile::StepsOfEpoch earlier = file->ReadStepsOfEpoch(Run::Epochs(cut));
     EpochLog resumed(Run::kSamples, cut * Run::kBatch, earlier.steps, earlier.is_whole);
 
-    EXPECT_TRUE(earlier.is_whole) << cut;
+    EXPECT_TRUE(earlier.is_whole) << "resumed after step " << cut;
     EXPECT_EQ(Run::Lines(resumed, cut + 1, kSteps), std::vector<std::string>(expected.begin() + cut, expected.end()))
-        << cut;
+        << "resumed after step " << cut;
   }
 }
 

@@ -4,8 +4,9 @@
     trainer = Trainer(..., callbacks=[StopOnRequest(path), ReportProgress()])
     trainer.fit(model, data, ckpt_path=path if os.path.exists(path) else None)
 
-The Trainer then returns from fit() as after its last step, so scripts must exit without work that assumes the end of
-training; `stopped` says whether training was ended early. Works with the packages lightning and pytorch_lightning.
+The Trainer then returns from fit() as it does after its last step. The attribute `stopped` of StopOnRequest says
+whether training was ended early: the script must then exit and skip work that needs the final model. Works with the
+packages lightning and pytorch_lightning.
 """
 
 try:
