@@ -1,5 +1,6 @@
-// Metrics of a run folder. The first pass over metrics.jsonl finds where step numbers decrease, which they do after a
-// restart; the second pass leaves out lines whose steps were repeated later.
+// Metrics of a run folder. The first pass over metrics.jsonl finds where step numbers decrease, which they do if a
+// generation repeats steps whose lines were not removed; the second pass leaves out lines whose steps were repeated
+// later.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr size_t kMetricsBlockBytes = 256 << 10;
 constexpr size_t kMetricsLineBytes = 1 << 20;
-// A run has a segment for each resume. Each needs 24 bytes.
+// A run has at most one more segment than resumes. Each needs 24 bytes.
 constexpr size_t kSegmentsMax = 1'000'000;
 
 // Consecutive lines whose step numbers increase.

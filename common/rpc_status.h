@@ -1,4 +1,4 @@
-// Converts statuses between gRPC and Abseil, whose codes are equal. Control tier. Header-only. Pure.
+// Converts statuses between gRPC and Abseil, whose codes are equal. Control tier (with gRPC, without torch). Pure.
 #pragma once
 
 #include <grpcpp/support/status.h>

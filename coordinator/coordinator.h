@@ -35,7 +35,7 @@ class Coordinator final : private EffectSink {
   // to another process, has disappeared or is damaged. Possible errors:
   //   InvalidArgument      an address is invalid, or the state folder is that of a worker daemon.
   //   Unavailable          another coordinator uses the state folder, or the port is in use.
-  //   FailedPrecondition, DataLoss  the store is not ours, is newer, or is damaged.
+  //   FailedPrecondition, DataLoss  the store is not a coordinator's, is of a newer version, or is damaged.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const CoordinatorOptions& options, Clock& clock,
                                                             std::function<void(absl::Status)> failed);
   ~Coordinator() override;

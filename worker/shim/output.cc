@@ -72,7 +72,8 @@ void LogFile::Rotate() {
 
 void LogFile::WriteAll(const char* data, size_t size) {
   if (fd_ < 0) fd_ = open(name_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  // Counts the bytes even if the disk refuses them, so that the file is rotated, which deletes the previous one.
+  // Counts the bytes even if the disk refuses them: the file is then rotated, which deletes the previous one and frees
+  // its space.
   size_ += size;
   while (size > 0) {
     ssize_t n = fd_ >= 0 ? write(fd_, data, size) : -1;

@@ -21,7 +21,8 @@ namespace {
 
 constexpr char kPrivateFolder[] = ".trainyard";
 constexpr char kFenceName[] = ".fence";
-// A file of its own, because a generation that settles late must not overwrite a later fence.
+// Names the generation that last cleaned up ("settled") the partial folders (checkpoint/settle.h). A file of its own,
+// because a generation that settles late must not overwrite a later fence.
 constexpr char kSettledName[] = ".settled";
 // Names the job that holds the lock but has not claimed the folder. Removed when the job claims or leaves the folder.
 constexpr char kClaimName[] = ".claim";

@@ -129,7 +129,7 @@ class FakeHost {
     ReportFact(key, std::move(fact));
   }
   // As in a trainer, the last step is saved before it is reported, unless `unsaved` gives the reason why it is not
-  // saved. If `stopped`, the test must have called Save before.
+  // saved. If `stopped`, this function saves nothing.
   void Finish(const v1::TrainerKey& key, uint64_t step, bool stopped = false, const std::string& unsaved = "") {
     if (key.rank() == 0 && !stopped && unsaved.empty()) Save(key, step);
     FinishOnly(key, step, stopped, unsaved);

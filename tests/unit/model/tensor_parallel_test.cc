@@ -403,7 +403,7 @@ TEST(TensorGroupErrors, LeaveBackwardAsUnitErrors) {
 
         try {
           loss.backward();
-          ADD_FAILURE() << "backward returned";
+          ADD_FAILURE() << "backward returned without an error";
         } catch (const UnitError& error) {
           EXPECT_TRUE(absl::IsAborted(error.status())) << error.status();
         }

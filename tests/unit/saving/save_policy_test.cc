@@ -33,12 +33,12 @@ TEST(SavePolicyTest, SaveDueDuringAnother_WaitsForIt_ButOnlyOnceForAHangingDisk)
   policy.Began(10);
   ASSERT_EQ(policy.AtBoundary(20, true), Action::kAwait);
   policy.WaitTimedOut();
-  EXPECT_EQ(policy.AtBoundary(20, true), Action::kNothing) << "the save is queued";
-  EXPECT_EQ(policy.AtBoundary(30, true), Action::kNothing) << "the ranks wait only once";
+  EXPECT_EQ(policy.AtBoundary(20, true), Action::kNothing) << "the save must stay queued";
+  EXPECT_EQ(policy.AtBoundary(30, true), Action::kNothing) << "the ranks must wait only once";
   EXPECT_EQ(policy.Update(33, {.ended = 3}), Outcome::kWritten);
   ASSERT_EQ(policy.AtBoundary(33, false), Action::kBegin);
   policy.Began(33);
-  EXPECT_EQ(policy.AtBoundary(34, false), Action::kNothing) << "a queued save begins once";
+  EXPECT_EQ(policy.AtBoundary(34, false), Action::kNothing) << "a queued save must begin once";
 
   // The disk keeps up again.
   EXPECT_EQ(policy.Update(36, {.ended = 3}), Outcome::kWritten);
@@ -61,7 +61,7 @@ TEST(SavePolicyTest, RequestsDuringASave_BecomeOneSaveAfterIt) {
   ASSERT_EQ(policy.AtBoundary(6, false), Action::kBegin);
   policy.Began(6);
   policy.Update(7, {.ended = 3, .requests = 5});
-  EXPECT_EQ(policy.AtBoundary(7, false), Action::kNothing) << "each request acts once";
+  EXPECT_EQ(policy.AtBoundary(7, false), Action::kNothing) << "each request must act once";
 }
 
 TEST(SavePolicyTest, FailedSave_IsRetriedAfter1_2_4Steps_AndNeverLaterThanAfterEverySteps) {
@@ -71,9 +71,10 @@ TEST(SavePolicyTest, FailedSave_IsRetriedAfter1_2_4Steps_AndNeverLaterThanAfterE
     policy.Began(step);
     ++step;
     ASSERT_EQ(policy.Update(step, {.ended = 3, .failed = 1}), Outcome::kFailed);
-    for (uint64_t i = 0; i < wait; ++i) EXPECT_EQ(policy.AtBoundary(step + i, false), Action::kNothing) << wait << i;
+    for (uint64_t i = 0; i < wait; ++i)
+      EXPECT_EQ(policy.AtBoundary(step + i, false), Action::kNothing) << "step " << i << " of a wait of " << wait;
     step += wait;
-    ASSERT_EQ(policy.AtBoundary(step, false), Action::kBegin) << wait;
+    ASSERT_EQ(policy.AtBoundary(step, false), Action::kBegin) << "after a wait of " << wait << " steps";
   }
   policy.Began(step);
   ASSERT_EQ(policy.Update(step + 1, {.ended = 3}), Outcome::kWritten);
@@ -123,9 +124,9 @@ TEST(SavePolicyTest, FailedCommit_IsRetriedWithGrowingDelays) {
     ASSERT_EQ(policy.Update(++step, {.ended = 3, .commits_failed = commits}), Outcome::kWritten);
     EXPECT_EQ(policy.AtBoundary(step, false), Action::kNothing);
     policy.Update(++step, {.commits_failed = ++commits});
-    EXPECT_EQ(policy.AtBoundary(step + wait - 1, false), Action::kNothing) << wait;
+    EXPECT_EQ(policy.AtBoundary(step + wait - 1, false), Action::kNothing) << "in a wait of " << wait;
     step += wait;
-    ASSERT_EQ(policy.AtBoundary(step, false), Action::kBegin) << wait;
+    ASSERT_EQ(policy.AtBoundary(step, false), Action::kBegin) << "after a wait of " << wait << " steps";
   }
 }
 

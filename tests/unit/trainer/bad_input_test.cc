@@ -135,7 +135,8 @@ class BadInputTest : public SmallJobTest {
     }
     // The last step's report waits for the sums of the next step.
     ASSERT_THAT(run.links[0]->steps(), SizeIs(4));
-    for (const StepRecord& step : run.links[0]->steps()) EXPECT_EQ(step.skipped, step.step >= 3) << step.step;
+    for (const StepRecord& step : run.links[0]->steps())
+      EXPECT_EQ(step.skipped, step.step >= 3) << "step " << step.step;
     EXPECT_THAT(run.logs[0].str(), HasSubstr("step 3: a loss or gradient is not finite; every rank skips the update"));
   }
 };
@@ -193,8 +194,8 @@ TEST_F(BadInputTest, LossThatIsNotFiniteOnTheLastStageInOneStep_SkipsOnlyThisUpd
     for (const absl::Status& end : run->ends) EXPECT_EQ(end, absl::OkStatus());
     ASSERT_THAT(run->links[0]->steps(), SizeIs(6));
     for (const StepRecord& step : run->links[0]->steps()) {
-      EXPECT_EQ(step.skipped, step.step == 3) << step.step;
-      EXPECT_EQ(std::isfinite(step.loss), step.step != 3) << step.step;
+      EXPECT_EQ(step.skipped, step.step == 3) << "step " << step.step;
+      EXPECT_EQ(std::isfinite(step.loss), step.step != 3) << "step " << step.step;
     }
   }
 }
@@ -252,7 +253,7 @@ TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
   EXPECT_EQ(CheckPrecision(turing, *ParsePrecision("fp16")), absl::OkStatus());
   EXPECT_EQ(CheckPrecision(hopper, *ParsePrecision("bf16")), absl::OkStatus());
   EXPECT_EQ(CheckPrecision(hopper, stochastic).code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(CheckPrecision(RankDevice(), stochastic), absl::OkStatus()) << "a CPU supports it";
+  EXPECT_EQ(CheckPrecision(RankDevice(), stochastic), absl::OkStatus()) << "a CPU must support it";
 }
 
 TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor) {
@@ -265,9 +266,9 @@ TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor
 
   EXPECT_EQ(uses[1].bytes, 20);
   EXPECT_EQ(uses[1].peak_bytes, 250);
-  EXPECT_EQ(uses[0].bytes, 100) << "and nothing else changes";
+  EXPECT_EQ(uses[0].bytes, 100) << "the other kinds must not change";
   CountActivations({.used_bytes = 10, .used_peak_bytes = 10}, uses);
-  EXPECT_EQ(uses[1].bytes, 0) << "never negative";
+  EXPECT_EQ(uses[1].bytes, 0) << "must not be negative";
 }
 
 }  // namespace
