@@ -15,7 +15,7 @@ namespace trainyard::manifest_json {
 
 using Json = nlohmann::ordered_json;
 
-// Returns `json`, whose first key must be "hash", as text with the hash, which ends with a line feed.
+// Returns `json`, whose first key must be "hash", as text that contains its hash and ends with a line feed.
 std::string TextWithHash(Json json);
 // Returns the hash at the beginning of such a text; empty if there is none.
 std::string HashInText(absl::string_view text);

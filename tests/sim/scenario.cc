@@ -87,8 +87,8 @@ uint32_t UsableSlots(const Scenario& scenario, uint32_t tensor) {
   return slots;
 }
 
-// Divides the models of some jobs, and then adds kLeaveOut, a fault that only such jobs have, and more kFreezeTrainer.
-// Draws from a separate random sequence, so that the other choices do not depend on it.
+// Divides the models of some jobs. Worlds with such jobs may get more faults: kLeaveOut, which no other jobs have, and
+// kFreezeTrainer. Draws from a separate random sequence, so that the other choices do not depend on it.
 void DivideModels(Scenario& scenario) {
   Random random(scenario.seed, "divided models");
   constexpr std::pair<uint32_t, uint32_t> kSizes[] = {{2, 1}, {3, 1}, {1, 2}, {2, 2}, {4, 1}};  // stages, tensor

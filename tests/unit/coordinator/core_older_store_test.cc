@@ -29,7 +29,7 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
   const size_t lines = cluster.harness.log.size();
   const uint64_t revision = cluster.first.desired().revision();
   cluster.harness.Advance(absl::Minutes(5));
-  EXPECT_LT(cluster.harness.log.size(), lines + 5) << "many events were published although nothing happened";
+  EXPECT_LT(cluster.harness.log.size(), lines + 5) << "many lines were logged although nothing happened";
   EXPECT_LT(cluster.first.desired().revision(), revision + 5);
 
   cluster.first.FinishOnly(Key(kJob, 2, 0), 1'000);

@@ -176,7 +176,8 @@ TEST_F(LlamaOpsTest, Rotate_MatchesTheFormula_ForAnyNumberOfThreads) {
         const auto own = run(1), threaded = run(2);
         const double tolerance = type == at::kDouble ? 1e-14 : type == at::kFloat ? 1e-6 : 2e-2;
         EXPECT_LT(RelativeDifference(own[0], y), tolerance) << heads << " heads of width " << width << ", " << type;
-        EXPECT_LT(RelativeDifference(own[1], gradient), tolerance) << heads << " heads of width " << width << ", " << type;
+        EXPECT_LT(RelativeDifference(own[1], gradient), tolerance)
+            << heads << " heads of width " << width << ", " << type;
         EXPECT_TRUE(own[0].equal(threaded[0]) && own[1].equal(threaded[1]));
       }
     }
