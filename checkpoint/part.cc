@@ -28,7 +28,7 @@ constexpr uint64_t kPartBytesMax = 256 << 20;
 
 std::string RoleAndName(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
 
-// Opens the file for its length, because a network file system may report outdated attributes by name.
+// Opens the file to read its length, because stat with a path may return outdated attributes on a network file system.
 absl::Status CheckLength(const std::string& path, uint64_t bytes) {
   const absl::StatusOr<int> opened = OpenRegularFile(path, O_RDONLY);
   if (!opened.ok()) return absl::UnavailableError(opened.status().message());

@@ -87,8 +87,8 @@ class Dialogue {
     order_.pop_back();
   }
 
-  // Refuses an answer that causes a problem of its own question, or of none. Accepts any other; if it causes a problem
-  // of an earlier question, returns to that question.
+  // Refuses an answer that causes a problem of this question, or a problem that belongs to no question. Accepts any
+  // other answer; if it causes a problem of an earlier question, returns to that question.
   void Take(const std::string id, const std::string& answer) {
     std::set<std::string> known;
     for (const Problem& problem : draft_.problems.Errors()) known.insert(problem.Message());

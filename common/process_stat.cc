@@ -5,7 +5,7 @@
 namespace trainyard {
 
 std::vector<absl::string_view> StatFields(absl::string_view text, size_t last) {
-  // The name may contain anything, even ") R ".
+  // The name of the program is in parentheses and may contain anything, even ") R ".
   const size_t end = text.rfind(')');
   if (end == absl::string_view::npos || end + 2 > text.size()) return {};
   std::vector<absl::string_view> fields = absl::StrSplit(text.substr(end + 2), ' ');

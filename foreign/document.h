@@ -41,7 +41,7 @@ struct Value {
 struct Reading {
   std::vector<Value> values;  // in the order of the file
 
-  // Returns the value of this key of the tables; null: it is not given, or its value is null.
+  // Returns the value of this key, named as in the tables of rules; null: it is not given, or its value is null.
   const Value* Find(absl::string_view canonical_key) const;
 };
 

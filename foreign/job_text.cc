@@ -62,7 +62,8 @@ std::string JobText(const ForeignJob& job, const std::string& source) {
       absl::StrAppend(&text, required);
     }
   }
-  // An empty map has no lines of its own; the reader then reports what is required in it.
+  // WriteYaml writes no line for an empty `train`. With `train: {}`, reading the job reports which of its keys are
+  // required.
   if (!has_train) absl::StrAppend(&text, "train: {}\n", required);
   return text;
 }

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// The actions that send on one link, and those that receive, in the order of the lists.
+// The actions that send on one link, and those that receive, each in the order of their rank's list of actions.
 struct LinkUse {
   std::vector<int> senders;
   std::vector<int> receivers;

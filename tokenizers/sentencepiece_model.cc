@@ -212,7 +212,8 @@ absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(absl::string_view file
                                                  "; copy it again from its source"));
 }
 
-// If a message has a field twice, protobuf uses the later value, and merges values that are messages themselves.
+// Appends a second normalizer to the file. If a message has a field twice, protobuf uses the later value, and merges
+// values that are messages themselves, so only add_dummy_prefix changes.
 std::string WithoutPrefix(absl::string_view file) {
   constexpr char kNormalizer[] = {kNormalizerField << 3 | 2, 2, 3 << 3, 0};  // {add_dummy_prefix: false}
   return absl::StrCat(file, absl::string_view(kNormalizer, sizeof kNormalizer));

@@ -1,6 +1,6 @@
-// What rank 0 reports of checkpoints: a complete one is granted its final name or refused; a finished save becomes the
-// step to restart from; a failed save is reported and training continues; a restore that fell back to an older
-// checkpoint removes the newer ones from the record. docs/decisions/0006-saves.md has the protocol.
+// Handles what rank 0 reports about checkpoints: a complete one is granted its final name or refused; a finished save
+// becomes the step to restart from; a failed save is reported and training continues; a restore that fell back to an
+// older checkpoint removes the newer ones from the record. docs/decisions/0006-saves.md has the protocol.
 #pragma once
 
 #include "coordinator/core/turn.h"
@@ -10,8 +10,9 @@ namespace trainyard {
 // Applies one fact of a trainer of the current generation: save_ready, saved, save_failed or restored.
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
 
-// Resolves the grants of earlier generations for a group that starts without a checkpoint: rank 0 is ready and has
-// reported no restore.
+// Called when rank 0 is ready. Grants of earlier generations that are still recorded then belong to a group that starts
+// without a checkpoint, because a restore, which rank 0 reports before, removes them. Removes these grants, and
+// publishes that their checkpoints could not be used.
 void ResolveGrantsWithoutRestore(Turn& turn, Job& job);
 
 // Records a new checkpoint as the newest one, and removes those of later steps and those beyond checkpoint.keep.

@@ -23,7 +23,7 @@ absl::string_view FactName(const v1::Fact& fact) {
   return field == nullptr ? absl::string_view("unknown") : absl::string_view(field->name());
 }
 
-// Whether a trainer reports facts of this kind itself; its daemon reports the other kinds.
+// Whether facts of this kind come from trainers alone. The daemon reports the other kinds, also for scripts.
 bool IsTrainersOwn(const v1::Fact& fact) {
   switch (fact.kind_case()) {
     case v1::Fact::kStarted:
@@ -73,7 +73,8 @@ absl::Status CheckIsCurrent(const State& state, const Host& host, const v1::Fact
 }
 
 void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
-  // Facts of a generation or job that the store does not know are not recorded; the checkpoints are in the run folder.
+  // Facts of a generation or job that the store does not know are not recorded. No checkpoint is lost by that, because
+  // checkpoints are in the run folder.
   if (ApplyToHeld(turn, host, fact)) return;
   ForgetStray(turn, host, fact);
   if (absl::Status status = CheckIsCurrent(turn.state, host, fact); !status.ok()) {

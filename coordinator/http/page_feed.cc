@@ -27,7 +27,7 @@ constexpr absl::Duration kJobsInterval = absl::Seconds(5);
 // A job whose JSON has more bytes than this, because it has many ranks, is read less often, even after a change.
 constexpr size_t kManyRanksBytes = 64 << 10;
 constexpr absl::Duration kManyRanksInterval = absl::Seconds(3);
-// A list of more hosts than this is read less often, because the core makes all of it each time.
+// A list of more hosts than this is read less often, because the core makes the complete list each time.
 constexpr size_t kManyHosts = 1'000;
 constexpr absl::Duration kManyHostsInterval = absl::Seconds(3);
 

@@ -17,7 +17,8 @@ constexpr size_t kMaxPhaseTimes = 64;
 constexpr absl::Duration kMinLimit = absl::Seconds(5);
 constexpr absl::Duration kMinScriptLimit = absl::Seconds(60);
 constexpr int kScriptLimitFactor = 10;
-// A script may stop reporting while its process continues; its daemon then repeats the last report.
+// A script may stop reporting while its process continues; its daemon then repeats the last report. A report
+// older than this says nothing about the present state of the script.
 constexpr absl::Duration kScriptReportAge = absl::Seconds(5);
 // The limit for a phase whose usual duration is not known yet.
 constexpr absl::Duration kUnlearnedLimit = absl::Seconds(120);

@@ -33,7 +33,7 @@ def _own_folder():
     if new is None:
         raise OSError("no cgroup hierarchy with the memory controller is mounted")
     folder = new / paths.get("", "")
-    # Fails unless this cgroup is the root: others may not both contain processes and enable controllers for children.
+    # Fails unless this cgroup is the root: no other cgroup may contain processes and enable controllers for children.
     (folder / "cgroup.subtree_control").write_text("+memory")
     return folder, "memory.max"
 

@@ -119,7 +119,8 @@ def test_run_leaves_nothing_in_memory_however_it_ends(cluster, tmp_path):
     assert len(harness.memory_folders(cluster.folder)) == 1
     program.signal(signal.SIGKILL)
     program.wait()
-    harness.wait_until(lambda: harness.memory_folders(cluster.folder) == [], "its daemon has removed them")
+    harness.wait_until(lambda: harness.memory_folders(cluster.folder) == [],
+                       "the private daemon has removed its folder in memory")
 
 
 def test_a_job_runs_without_a_snapshot_folder_in_shared_memory(cluster, tmp_path):

@@ -1,5 +1,6 @@
-"""The parts of `./dev bench model-parallel` that decide whether its figures are right: PyTorch's program has the losses
-of one process however the model is divided, and the idle share of a pipeline is computed from its traces."""
+"""The parts of `./dev bench model-parallel` that decide whether its figures are right: the PyTorch program that it
+compares with Trainyard has the same losses however the model is divided, and the idle share of a pipeline is computed
+from its traces."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 // The oracle: training in its simplest form. One process, one tensor per parameter, the whole global batch in one pass,
-// every formula written out. It shares only the initial weights with the product.
+// every formula written out. It shares only the initial weights with the code under test.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -45,7 +45,7 @@ struct Resume {
 };
 
 // All combinations of strategy, precision, step and model, or a subset in which every strategy occurs with two or three
-// precisions, with as many steps, and with both models. Packed documents and masked losses alternate.
+// precisions, each at another step, and with both models. Packed documents and masked losses alternate.
 std::vector<Resume> Resumes() {
   const std::vector<int64_t> steps = Steps();
   std::vector<Resume> resumes;

@@ -54,7 +54,7 @@ class Operators {
   // Returns whether every watcher has received the end of its job.
   bool AllDone() const;
   void WatcherDone() { ++done_; }
-  // Gives up a running host as lost [a planted bug].
+  // Gives up a running host as lost [a planted bug, see mutation.h].
   void GiveUp(const std::string& host);
 
  private:
@@ -62,7 +62,7 @@ class Operators {
   void Perform(const Operation& operation);
   void Resume(const JobId& job);
   void SendResume(const JobId& job);
-  void ResumeUnasked(const JobId& job);  // [a planted bug]
+  void ResumeUnasked(const JobId& job);  // [a planted bug, see mutation.h]
   void RequestSave(const JobId& job);
   void SetJobPriority(const JobId& job, uint32_t priority);
   void SetHostState(const std::string& host, v1::SetHostRequest::Action action, bool now);

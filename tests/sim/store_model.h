@@ -42,7 +42,8 @@ class StoreModel final : public Store {
   const std::map<std::string, std::string>& durable() const { return durable_; }
 
   bool full = false;
-  // If not empty: values under keys with this prefix are lost when they should become durable [a planted bug].
+  // If not empty: values under keys with this prefix are lost when they should become durable [a planted bug,
+  // see mutation.h].
   std::string lost_prefix;
 
  private:

@@ -59,7 +59,7 @@ struct Result {
   std::map<uint32_t, JobOutcome> jobs;  // by number
   std::vector<std::string> logged;
   Decisions decisions;
-  size_t coordinator_bytes = 0;  // freed by the coordinator's last crash
+  size_t coordinator_bytes = 0;  // the memory that the coordinator's last crash freed
   uint64_t fingerprint = 0;      // of the final store and the number of actions: equal for equal runs
 };
 

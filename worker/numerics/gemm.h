@@ -17,10 +17,10 @@
 namespace trainyard {
 
 // Whether Gemm supports matrices of `type` and is fast. fp32: if LibTorch contains MKL. bf16: through MKL's own product
-// if the CPU has instructions for it and MKL uses them (numerics/mkl_lever.h); through [Note: widened products] if the
-// CPU has no AVX-512; not on other CPUs, for which LibTorch uses oneDNN. fp16: through [Note: widened products] if
-// the CPU has no AVX-512; on other CPUs LibTorch uses oneDNN. The answer is constant in a process. It depends on the
-// CPU's features and not on timings, so that two runs give the same numbers.
+// if the CPU has instructions for it and MKL uses them (numerics/mkl_lever.h); through [Note: widened products] of
+// gemm.cc if the CPU has no AVX-512; not on other CPUs, for which LibTorch uses oneDNN. fp16: through [Note: widened
+// products] if the CPU has no AVX-512; on other CPUs LibTorch uses oneDNN. The answer is constant in a process. It
+// depends on the CPU's features and not on timings, so that two runs give the same numbers.
 bool HasGemm(at::ScalarType type);
 
 // Whether LibTorch's own products of this type are too slow to be an alternative when HasGemm is true: without oneDNN

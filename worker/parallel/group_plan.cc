@@ -95,7 +95,8 @@ class GroupPlanner {
     return box.replicated ? classes.replicated : classes.others;
   }
 
-  // The size of the largest of the boxes that tensor ranks hold of the parameter: the same on all of them.
+  // The number of elements of the largest of the boxes into which tensor ranks divide the whole parameter. All ranks
+  // compute the same number.
   int64_t LargestBox(int index) const {
     if (model_.boxes().empty() || model_.IsWhole(index)) return SizeOf(model_, index);
     const int number = model_.boxes()[static_cast<size_t>(index)].number;

@@ -12,7 +12,8 @@
 namespace trainyard {
 namespace {
 
-// What the second run needs in addition to the input. `tape` is null if no outputs are stored.
+// What backward needs, in addition to the input, to run the unit a second time. `tape` is null if no outputs of the
+// first run are stored.
 struct FirstRun final : torch::CustomClassHolder {
   UnitBody body;
   std::unique_ptr<ProductTape> tape;

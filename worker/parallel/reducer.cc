@@ -110,7 +110,7 @@ absl::Status Reducer::Start(int group_index) {
   unsettled_.push_back(group_index);
   ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(group_index, reduce_));
   ZeroUnwritten(state, group, flat);
-  // One NaN makes the gradient norm NaN on every rank, so that all ranks skip the update.
+  // After Reject(): one NaN makes the gradient norm NaN on every rank, so that all ranks skip the update.
   const bool makes_sum_invalid = rejected_ && !scatters_ && group_index == first_trained_group_;
   if (makes_sum_invalid) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
   if (sharded_ && group.layout().num_shards == 1) return absl::OkStatus();

@@ -169,7 +169,7 @@ void CommitThread::State::Name(Ready ready) {
     if (!absl::IsAborted(named)) RemoveFailed(task.save);
     return Fail(task, named);
   }
-  Remove(task.save);  // the checkpoint that was replaced, if there was one
+  Remove(task.save);  // removes `folder`, into which PublishFolder has moved a checkpoint that had this name before
   const absl::Time now = deps.clock.TimeNow();
   const double seconds = absl::ToDoubleSeconds(ready.complete - task.began);
   AddLine(absl::StrFormat("saved step %d in %.3f s (training waited %.3f s, the grant took %.3f s): %s (%.1f MB)",

@@ -32,7 +32,8 @@ TEST(AgentCore, RanksOwnTheCores_IfTheyUseAllSlotsAndHaveNoMoreThreadsThanCores)
 
     driver.Handle(driver.State(1, {desired}));
 
-    EXPECT_EQ(driver.Last<StartProcess>().at(0).owns_cores, owns_cores) << local_ranks << " x " << threads;
+    EXPECT_EQ(driver.Last<StartProcess>().at(0).owns_cores, owns_cores)
+        << local_ranks << " ranks with " << threads << " threads each";
   }
 }
 

@@ -1,4 +1,5 @@
-// Text through the tokenizer of a file: the beginning and end of documents, and pieces of a long file.
+// Tokenizes text with a tokenizer that is read from a file: the tokens at the beginning and end of documents, and the
+// pieces of a long file.
 #include "worker/data/pieces.h"
 
 #include <gmock/gmock.h>

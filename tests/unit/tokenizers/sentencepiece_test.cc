@@ -45,7 +45,7 @@ std::string Piece(absl::string_view text, float score, uint64_t type = 1) {
   return Field(1, absl::StrCat(Field(1, text), bytes, Number(3, type)));
 }
 
-// A BPE model with byte fallback, as Llama's: ids 0 to 2 are special, then come 256 bytes, then `pieces`.
+// A BPE model with byte fallback, like Llama's: ids 0 to 2 are special, then come 256 bytes, then `pieces`.
 std::string Model(const std::string& pieces = "") {
   std::string file = absl::StrCat(Piece("<unk>", 0, 2), Piece("<s>", 0, 3), Piece("</s>", 0, 3));
   for (int byte = 0; byte < 256; ++byte) absl::StrAppend(&file, Piece(absl::StrFormat("<0x%02X>", byte), 0, 6));

@@ -17,7 +17,7 @@ namespace {
 struct ColumnPass final : torch::CustomClassHolder {
   std::vector<LinearArgs> projections;  // without tensors
   std::vector<bool> has_bias;
-  std::vector<at::Tensor> stored;  // the results of the first run; empty: forward computes them
+  std::vector<at::Tensor> stored;  // when a recomputation replays a tape: the results; else empty
   TensorGroup* group = nullptr;
 
   const std::optional<SequencePart>& part() const { return projections.front().part; }
