@@ -11,7 +11,7 @@ namespace trainyard::templates {
 
 // Whether str.isspace is true for the character.
 bool IsSpace(uint32_t code);
-// Where str.splitlines ends a line.
+// Whether str.splitlines ends a line at the character.
 bool IsLineEnd(uint32_t code);
 // Whether repr shows the character as it is.
 bool IsPrintable(uint32_t code);

@@ -26,8 +26,8 @@ struct Conversation {
 };
 
 // `messages`: a list of objects with a role; `tools`: a list of JSON schemas, or null. As in transformers, keys without
-// a value are left out, and a message has its reasoning under both names that templates read. Possible errors:
-// InvalidArgument.
+// a value are left out, and a message has its reasoning under both names that templates read, `reasoning_content` and
+// `thinking`. Possible errors: InvalidArgument.
 absl::StatusOr<Conversation> ReadConversation(const nlohmann::ordered_json& messages,
                                               const nlohmann::ordered_json* tools);
 
@@ -40,7 +40,7 @@ class ChatTemplate {
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Open(const std::string& tokenizer,
                                                             const std::string& replacement = "");
 
-  // The text of the first `count` messages. `prompts`: followed by the beginning of a message of the assistant.
+  // The text of the first `count` messages. `prompts`: the beginning of a message of the assistant is added to it.
   // Possible errors: InvalidArgument, ResourceExhausted: the template refuses the conversation, or exceeds its limits.
   absl::StatusOr<templates::Rendered> Render(const Conversation& conversation, size_t count, bool prompts) const;
 

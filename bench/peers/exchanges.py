@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Simulates the exchanges per step of the legacy DataParallel and of DistributedDataParallel with ranks, and prints one
-JSON line.
+"""Counts the exchanges per step of the legacy DataParallel and of DistributedDataParallel, both simulated with one
+process (rank) for each device, and prints one JSON line.
 
     torchrun --nproc-per-node 2 exchanges.py
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The peer of the row `llama`: transformers trains a Llama with SDPA attention in one process and prints a JSON line.
+"""The other side of the row `llama` of `./dev bench models`: transformers trains a Llama with SDPA attention in one
+process and prints a JSON line.
 
 The figure is tokens per second over the steps after the warm-up. The data are the bytes of a file, as on our side.
 """

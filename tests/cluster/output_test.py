@@ -124,7 +124,7 @@ def test_tables_and_the_live_line_fit_sixty_columns(one_host):
         written = on_terminal(one_host, 60, *address, *verb)
         assert max(widths(written)) <= 60, written.decode()
     wide = one_host.trainctl("status", job).stdout
-    assert any(len(line) > 60 for line in wide.splitlines()), "output to a pipe is not wrapped"
+    assert any(len(line) > 60 for line in wide.splitlines()), "output to a pipe must not be wrapped"
     live = on_terminal(one_host, 60, "run", one_host.write_job(train__steps=300))
     assert b" %" in live and "█".encode() in live and b"ETA" in live
     steps = [width for line, width in zip(re.split(rb"[\r\n]+", live), widths(live)) if b"step " in line

@@ -53,7 +53,7 @@ def test_the_state_of_an_earlier_release_opens(upgraded):
         assert view.state_name == state, (name, view.job.reason)
         assert view.job.resource_version > 0 and cluster.trainctl("why", jobs[name]).stdout
     assert cluster.get(jobs["paused"]).job.reason.startswith("paused: for the upgrade")
-    assert cluster.get(jobs["running"]).job.unconfirmed, "its daemon has not attached yet"
+    assert cluster.get(jobs["running"]).job.unconfirmed, "the job must be unconfirmed until its daemon attaches"
     events = events_of(cluster, jobs["succeeded"])
     assert events[-1].state.state == cluster.stubs.service.JOB_STATE_SUCCEEDED
     assert [event.checkpoint.step for event in events if event.HasField("checkpoint")] == [12]

@@ -8,6 +8,7 @@ struct Row {
   const char* caught_by;
 };
 
+// In the order of the enum Mutation.
 constexpr Row kRows[] = {
     {"none", ""},
     {"drop-record", "acknowledged-is-durable core-is-consistent one-generation"},

@@ -73,8 +73,8 @@ void RemoveRankFolder(const std::string& folder) {
   std::filesystem::remove_all(folder, error);
 }
 
-// Ends a check that an earlier incarnation has started. This incarnation runs a new check before it starts the ranks
-// that waited for the old one.
+// Ends a run of command.check, the program that checks a host before the ranks of a command start there. An earlier
+// incarnation has started this run; this incarnation runs the program again before it starts the ranks that waited.
 void EndAbandonedCheck(const std::string& folder) {
   const absl::StatusOr<PidRecord> pids = ReadPids(folder);
   if (pids.ok() && IsAlive(pids->shim)) {

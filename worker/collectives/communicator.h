@@ -13,8 +13,8 @@
 //   - Operations of different communicators must not touch the same memory, unless the first has been waited for.
 //   - Every rank must start and wait for the operations of all communicators of a process in the same order: shared
 //     memory runs an operation only when it is waited for.
-//   - All ranks of an operation get bitwise identical results. Sums are made in rank order on every transport [Note:
-//     one order of sums]; only NCCL uses orders of its own.
+//   - All ranks of an operation get bitwise identical results. Sums are made in rank order on every transport
+//     (rank_sum.h, [Note: one order of sums]); only NCCL uses orders of its own.
 //
 // Threads: one thread starts operations and waits for them. Any other thread may call Abort() and progress() at any
 // time, also during a wait.
@@ -109,7 +109,7 @@ struct GlooOptions {
   // Prefix of every name in the store; each communicator needs its own.
   std::string prefix = "world/";
   // Applies to the rendezvous and to every later operation. It is long because a peer may save, evaluate or be stopped
-  // for minutes and then continue. A dead host is detected much earlier, see [Note: silence].
+  // for minutes and then continue. A dead host is detected much earlier (silence_watch.h, [Note: silence]).
   absl::Duration timeout = absl::Minutes(30);
 };
 

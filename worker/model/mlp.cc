@@ -58,6 +58,7 @@ class Mlp final : public Model {
   at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks) {
     hooks.BeforeRoot();
     GradientSink* sink = hooks.sink();
+    // Batches hold only integers, so `inputs` holds the bits of doubles.
     at::Tensor x = inputs.contiguous().view(at::kDouble).to(parameters_[0].tensor.scalar_type());
     for (size_t i = 0; i < layers_.size(); ++i) {
       x = hooks.RunUnit(static_cast<int>(i) + 1, x, [this, i, sink](const at::Tensor& in, ProductTape* tape) {

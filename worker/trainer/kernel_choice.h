@@ -1,8 +1,8 @@
 // Decides which of MKL's kernels are faster for a job whose resources.product_kernels is auto: those that MKL chooses
-// itself, or those that the lever (numerics/mkl_lever.h) makes it use. The products of the model are timed, in
-// the forms of forward and of both gradients. The speeds are measured once for each user, CPU, version and set of
-// shapes, and stored, so that all ranks and all later runs of a model on a host decide identically and compute the same
-// numbers.
+// itself, or those that it uses if the lever (numerics/mkl_lever.h) makes it treat the CPU as one of Intel's. The
+// products of the model are timed, in the forms of forward and of both gradients. The speeds are measured once for each
+// user, CPU, version and set of shapes, and stored, so that all ranks and all later runs of a model on a host decide
+// identically and compute the same numbers.
 //
 //   <user's state folder>/trainyard/kernels/<CPU and version>-<shapes>    "473.1 186.4 64": GFLOP/s with the lever, and
 //                                                                         without; the measurement took 64 ms

@@ -27,7 +27,7 @@ constexpr absl::Duration kLoadingLimit = absl::Minutes(30);
 struct Announcement {
   uint64_t step;           // of the checkpoint, if there is one
   char manifest_hash[32];  // zeros: there is none
-  char token[16];
+  char token[16];          // the name of the file that shows whether the ranks share a folder
 };
 
 // The outcome of loading one checkpoint on one rank, or on all.

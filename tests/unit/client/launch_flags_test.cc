@@ -43,7 +43,7 @@ TEST(LaunchFlags, RunModules_OrProgramsWithoutPython) {
               ElementsAre("python3", "-u", "-m", "a.b", "x"));
   const auto plan = PlanLaunch({.no_python = true, .program = {"true"}}, Here());
   EXPECT_THAT(plan->spec.command().argv(), ElementsAre("true"));
-  EXPECT_FALSE(plan->prefixes) << "one rank";
+  EXPECT_FALSE(plan->prefixes) << "the output of a single rank needs no prefixes";
 }
 
 TEST(LaunchFlags, CountTheRanksOfThisMachine) {

@@ -135,7 +135,8 @@ TEST(Decode, BitsOfASequence_DoNotDependOnTheOthersOrOnThreads) {
   for (const DecodedModel& decoded : DecodedModels()) {
     SCOPED_TRACE(decoded.name);
     auto model = NewDecodedModel(decoded.sizes);
-    // MKL computes the products of whole prompts. On some CPUs, their bits depend on the number of threads.
+    // The prompts run on one thread, because MKL computes their products, whose bits depend on the number of threads on
+    // some CPUs.
     const auto scores_of = [&](int64_t sequences, int threads_of_steps) {
       at::set_num_threads(1);
       KeyValueCache cache = NewCache(*model, sequences);

@@ -213,7 +213,8 @@ TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoi
     ASSERT_THAT(prepared.restored[0].passed_over, SizeIs(1));
     for (const std::string& text : c.reasons) EXPECT_THAT(prepared.restored[0].passed_over[0], HasSubstr(text));
   }
-  EXPECT_NE(CleanStates(Order(), 6), clean.at("fsdp")) << "the comparison needs different states";
+  EXPECT_NE(CleanStates(Order(), 6), clean.at("fsdp"))
+      << "the states of steps 6 and 4 must differ, or the comparisons above prove nothing";
 }
 
 TEST_F(RestoreTest, DifferentDamageOnEachRank_RestoresTheNewestThatAllCanLoad) {
