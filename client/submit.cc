@@ -35,8 +35,8 @@ absl::Status CheckIdWasPrinted(const v1::Job& job) {
   return absl::AbortedError(absl::StrCat(OutputStatus().message(), "; ", JobTitle(job), " was submitted"));
 }
 
-// Returns whether the job's files must be on this machine. Compares host names, because a loopback address may be a
-// tunnel to another machine.
+// Returns whether this machine is the only host of the cluster, so that the job's files must be here. Compares host
+// names, because a loopback address may be a tunnel to another machine.
 bool AllHostsAreThisMachine(Connection& connection) {
   char name[256] = {};
   absl::StatusOr<v1::ListHostsResponse> hosts = ListHosts(connection);

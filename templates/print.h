@@ -12,7 +12,7 @@ namespace trainyard::templates {
 
 // Appends str(value). Possible errors: InvalidArgument: Python would print an address; ResourceExhausted.
 absl::Status AppendText(const Value& value, Budget& budget, std::string& text);
-// repr of a text.
+// Returns what Python's repr returns for a text.
 std::string Quoted(absl::string_view text);
 
 struct JsonStyle {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch's side of the comparison: the same GPT-2 model, trained with PyTorch's own modules; prints one JSON line.
+"""PyTorch's side of several benchmarks: the GPT-2 model that Trainyard trains there, built from PyTorch's own modules.
+Prints one JSON line.
 
     gpt_torch.py --mode eager|compile                             one process
     torchrun --nproc-per-node 2 gpt_torch.py --mode ddp           two processes with DistributedDataParallel

@@ -12,7 +12,7 @@ import charts
 import manifests
 import prometheus
 
-# What the objects of a release have in addition to those of Kustomize: their paths, with * for any name.
+# The paths of everything that the objects of a release have in addition to those of Kustomize.
 ONLY_HELM = ("metadata.labels.app.kubernetes.io/instance", "metadata.labels.app.kubernetes.io/managed-by",
              "metadata.labels.app.kubernetes.io/version", "metadata.labels.helm.sh/chart",
              "metadata.annotations.helm.sh/resource-policy", "spec.selector.app.kubernetes.io/instance",

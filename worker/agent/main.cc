@@ -28,9 +28,9 @@
 namespace trainyard::agent {
 namespace {
 
-// Returns a descriptor from which SIGTERM and SIGINT are read. Blocks these signals, and SIGCHLD, which the process table
-// reads, in every thread that is started later. `with_hangup`: SIGHUP is read too, and reloads the settings of the log;
-// otherwise it means that the terminal was closed, and keeps its default effect.
+// Returns a descriptor from which SIGTERM and SIGINT are read. Blocks these signals, and SIGCHLD, which the process
+// table reads, in every thread that is started later. `with_hangup`: SIGHUP is read too, and reloads the settings of
+// the log; otherwise it means that the terminal was closed, and keeps its default effect.
 int BlockSignals(bool with_hangup) {
   sigset_t handled;
   sigemptyset(&handled);

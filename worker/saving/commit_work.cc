@@ -169,7 +169,7 @@ void CommitThread::State::Name(Ready ready) {
     if (!absl::IsAborted(named)) RemoveFailed(task.save);
     return Fail(task, named);
   }
-  Remove(task.save);  // removes `folder`, into which PublishFolder has moved a checkpoint that had this name before
+  Remove(task.save);  // if a checkpoint had this name before, PublishFolder has moved it to `folder`
   const absl::Time now = deps.clock.TimeNow();
   const double seconds = absl::ToDoubleSeconds(ready.complete - task.began);
   AddLine(absl::StrFormat("saved step %d in %.3f s (training waited %.3f s, the grant took %.3f s): %s (%.1f MB)",

@@ -21,7 +21,7 @@ struct SampleOptions {
   uint64_t seed = 1337;
   int64_t batch = 8;           // prompts that are computed together
   int threads = 0;             // 0: one, or one per core for large models
-  std::optional<bool> stream;  // none: if standard output is a terminal
+  std::optional<bool> stream;  // none: true if standard output is a terminal
   bool json = false;
 };
 

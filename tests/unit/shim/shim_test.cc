@@ -49,7 +49,7 @@ bool IsGone(pid_t pid) { return shim::StartTime(pid) == 0; }
 class ShimTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Becomes the parent of processes that a killed shim leaves behind, and reaps them here.
+    // Makes this process the parent of the processes that a killed shim leaves behind; TearDown reaps them.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
   void TearDown() override {
