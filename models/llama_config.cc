@@ -71,12 +71,24 @@ Rope ReadRope(ConfigReader& reader, int64_t context) {
   return rope;
 }
 
-// The sliding window of attention, 0 for none. Qwen2 uses it from a certain layer on (max_window_layers). That key is
-// not read: sequences that are longer than the window are refused in training, and the window does not affect others.
-int64_t ReadWindow(ModelFamily family, ConfigReader& reader) {
+// The number of the first layer of a Qwen2 model whose attention has the window.
+int64_t ReadFirstWindowLayer(ConfigReader& reader) {
+  constexpr const char* kKey = "max_window_layers";
+  constexpr int64_t kFirst = 28;  // the value that transformers uses if the key is missing
+  if (reader.Has(kKey) && reader.json().at(kKey) == 0) return 0;
+  return reader.ReadSize(kKey, kFirst);
+}
+
+// The sliding window of attention, which all layers of our models have; 0 for none.
+int64_t ReadWindow(const ModelSizes& sizes, ConfigReader& reader) {
   constexpr int64_t kWindow = 4096;  // the value that transformers uses if the key is missing
-  if (family == ModelFamily::kLlama) return 0;
-  if (family == ModelFamily::kQwen2 && !reader.ReadFlag("use_sliding_window", false)) return 0;
+  if (sizes.family == ModelFamily::kLlama) return 0;
+  if (sizes.family == ModelFamily::kQwen2) {
+    if (!reader.ReadFlag("use_sliding_window", false)) return 0;
+    const int64_t first = ReadFirstWindowLayer(reader);
+    if (first >= sizes.layers) return 0;
+    if (first > 0) reader.AddProblem("max_window_layers", "0, or num_hidden_layers or more, with use_sliding_window");
+  }
   const bool given = reader.json().contains("sliding_window");
   return reader.ReadSize("sliding_window", given ? 0 : kWindow);
 }
@@ -92,14 +104,11 @@ int64_t ReadKvHeads(ModelFamily family, int64_t heads, ConfigReader& reader) {
 // Checks the key `layer_types`, a list with the kind of attention of each layer.
 void CheckLayerTypes(bool has_window, ConfigReader& reader) {
   if (!reader.Has("layer_types")) return;
+  const std::string expected = has_window ? "sliding_attention" : "full_attention";
   const nlohmann::json& types = reader.json().at("layer_types");
-  bool known = types.is_array();
-  if (known) {
-    for (const nlohmann::json& type : types) {
-      known = known && (type == "full_attention" || (has_window && type == "sliding_attention"));
-    }
-  }
-  if (!known) reader.AddProblem("layer_types", "a list of \"full_attention\"");
+  const bool all_equal = types.is_array() && std::all_of(types.begin(), types.end(),
+                                                         [&](const nlohmann::json& type) { return type == expected; });
+  if (!all_equal) reader.AddProblem("layer_types", absl::StrCat("a list of \"", expected, "\""));
 }
 
 AttentionBias ReadAttentionBias(ModelFamily family, ConfigReader& reader) {
@@ -176,7 +185,7 @@ ModelSizes ReadLlamaConfig(ModelFamily family, ConfigReader& reader) {
   sizes.attention_bias = ReadAttentionBias(family, reader);
   sizes.mlp_bias = family == ModelFamily::kLlama && reader.ReadFlag("mlp_bias", false);
   sizes.rope = ReadRope(reader, sizes.context);
-  sizes.window = ReadWindow(family, reader);
+  sizes.window = ReadWindow(sizes, reader);
   CheckLayerTypes(sizes.window != 0, reader);
   if (reader.problems().empty()) {
     if (const absl::Status status = CheckSizes(sizes); !status.ok()) reader.AddProblem(std::string(status.message()));

@@ -130,7 +130,9 @@ TEST(LlamaConfig, MissingKeysHaveTheDefaultsOfTheLibrary) {
   EXPECT_EQ(read("qwen2", "").kv_heads, 32);
   EXPECT_EQ(read("mistral", R"(, "num_key_value_heads": null)").kv_heads, 64);
   EXPECT_EQ(read("mistral", R"(, "sliding_window": null)").window, 0);
-  EXPECT_EQ(read("qwen2", R"(, "use_sliding_window": true, "sliding_window": 512)").window, 512);
+  EXPECT_EQ(read("qwen2", R"(, "use_sliding_window": true, "sliding_window": 512)").window, 0);
+  EXPECT_EQ(read("qwen2", R"(, "use_sliding_window": true, "sliding_window": 512, "max_window_layers": 0)").window,
+            512);
   EXPECT_EQ(read("qwen2", R"(, "sliding_window": 512)").window, 0);
   EXPECT_EQ(read("llama", R"(, "rope_scaling": null, "rope_parameters": {"rope_theta": 5e5}, "rope_theta": 1e4)").rope,
             (Rope{.theta = 5e5}));
@@ -164,6 +166,24 @@ TEST(LlamaConfig, EverySettingThatCannotBeTrainedIsRefused) {
   EXPECT_THAT(refusal("head_dim", 7), HasSubstr("head_width must be even"));
   EXPECT_THAT(refusal("tie_word_embeddings", 1), HasSubstr("tie_word_embeddings: expected true or false, found 1"));
   EXPECT_THAT(refusal("quantization_config", {{"bits", 4}}), HasSubstr("quantization_config"));
+}
+
+// All layers of our models have the same attention.
+TEST(LlamaConfig, WindowOfSomeLayers_IsRefused) {
+  const auto message = [](const char* more) {
+    const std::string config = absl::StrCat(R"({"model_type": "qwen2", "num_hidden_layers": 2, "num_attention_heads": 8,
+      "num_key_value_heads": 8, "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 8192,
+      "vocab_size": 99, "use_sliding_window": true, "max_window_layers": )",
+                                            more, "}");
+    return std::string(ParseHuggingFaceConfig(config, "x").status().message());
+  };
+  EXPECT_THAT(message("1"), HasSubstr("max_window_layers: expected 0, or num_hidden_layers or more"));
+  EXPECT_THAT(message(R"(0, "layer_types": ["full_attention", "sliding_attention"])"),
+              HasSubstr(R"(layer_types: expected a list of "sliding_attention")"));
+  EXPECT_THAT(message(R"(2, "layer_types": ["full_attention", "sliding_attention"])"),
+              HasSubstr(R"(layer_types: expected a list of "full_attention")"));
+  EXPECT_EQ(message(R"(0, "layer_types": ["sliding_attention", "sliding_attention"])"), "");
+  EXPECT_EQ(message(R"(2, "layer_types": ["full_attention", "full_attention"])"), "");
 }
 
 }  // namespace
