@@ -35,8 +35,8 @@ struct SettleOptions {
   std::optional<JobGeneration> settled = {};
   // Hashes of the manifests of saves that the coordinator has granted.
   std::set<std::string> granted = {};
-  // False: valid partials become checkpoints, and nothing is removed except the damaged checkpoints that they replace.
-  // Used for a job that may still be refused.
+  // False: valid partials become checkpoints, and nothing is removed; a damaged checkpoint that one of them replaces
+  // gets the name of the partial. Used for a job that may still be refused.
   bool removes = true;
 };
 

@@ -66,7 +66,8 @@ absl::Status TokenSamples::Map(const std::string& path) {
   ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
   struct stat info = {};
   void* data = MAP_FAILED;
-  if (fstat(fd, &info) == 0 && info.st_size > 0) {
+  const bool has_size = fstat(fd, &info) == 0;
+  if (has_size && info.st_size > 0) {
     data = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
   }
   const int error = errno;
@@ -74,7 +75,7 @@ absl::Status TokenSamples::Map(const std::string& path) {
   const auto damaged = [&](absl::string_view why) {
     return absl::DataLossError(absl::StrCat(path, ": ", why, "; remove its folder; the next job makes a new one"));
   };
-  if (info.st_size == 0) return damaged("the chunk is empty");
+  if (has_size && info.st_size == 0) return damaged("the chunk is empty");
   if (data == MAP_FAILED) return ErrnoStatus(error, absl::StrCat("cannot map ", path));
   Mapping mapping{.data = data, .num_bytes = static_cast<size_t>(info.st_size)};
   absl::StatusOr<TokenChunk> chunk = TokenChunk::Parse({static_cast<const char*>(data), mapping.num_bytes});
