@@ -217,8 +217,8 @@ class Visitors:
 
 
 async def visit(setting, schema):
-    """Visitors until the end; prints the numbers of their visits. `each`: how many watchers,
-    readers of logs and readers of feeds at a time; of the other kinds there is one."""
+    """Runs visitors until the process is ended, and prints the numbers of their visits. `setting["each"]`: the number
+    of watchers, of readers of logs and of readers of feeds at a time; there is one visitor of each other kind."""
     visitors = Visitors(setting, schema)
     async with asyncio.TaskGroup() as tasks:
         for kind, pause in ((visitors.visit_watch, 1), (visitors.visit_logs, 1), (visitors.visit_feed, 1)):

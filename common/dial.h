@@ -11,7 +11,8 @@
 //   grpc::ClientContext context;
 //   dialed.Authorize(context);
 //
-// Control tier. Thread-safe: keeps no state. May block for name resolution and for `greeting_wait`.
+// Control tier: uses gRPC, never torch. Thread-safe: keeps no state. May block for name resolution and for
+// `greeting_wait`.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -15,8 +15,8 @@ inline constexpr size_t kHttpStreams = 96;
 // The body of a request (a spec in JSON with escapes is longer than in protobuf), and all bodies together.
 inline constexpr size_t kHttpBodyBytes = 4 << 20;
 inline constexpr size_t kHttpBodiesBytes = 32 << 20;
-// A body may take its size divided by this rate to arrive, in addition to kScrapeWait; a text that the server sends may
-// take as long in addition to kHttpReaderWait.
+// A body may take kScrapeWait plus its size divided by this rate to arrive; the reader of a text that the server sends
+// may take kHttpReaderWait plus the text's size divided by this rate.
 inline constexpr size_t kHttpBytesPerSecond = 64 << 10;
 // A handler must have answered within this time: longer than the longest deadline of a call.
 inline constexpr absl::Duration kHttpAnswerWait = absl::Seconds(75);

@@ -8,9 +8,9 @@ namespace trainyard {
 
 // Accepts a schedule exactly if every rank reaches the end of its list with links of `slots_per_link` slots, whatever
 // the durations. Possible errors, each with the lists (shortened if they are long): InvalidArgument: sizes that do not
-// fit together, actions that are missing, unknown or duplicate, a backward before its forward, W before I (all in one
-// message); a receiver that needs packets in another order than they are sent; a deadlock, with the ranks that wait for
-// each other.
+// fit together, actions that are missing, unknown or duplicate, a backward before its forward, a W (gradients of the
+// weights) before its I (gradients of the inputs), all in one message; a receiver that needs packets in another order
+// than they are sent; a deadlock, with the ranks that wait for each other.
 absl::Status CheckSchedule(const PipelineSchedule& schedule, int slots_per_link = kSlotsPerLink);
 
 }  // namespace trainyard

@@ -37,7 +37,7 @@ class Interpreter {
  private:
   enum class Flow { kNext, kBreak, kContinue };
 
-  // Adds the line of the innermost expression or statement.
+  // Adds the line of the innermost expression or statement to an error.
   absl::Status Located(absl::Status status, int line) {
     if (is_located_) return status;
     is_located_ = true;

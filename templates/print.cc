@@ -78,6 +78,7 @@ class Printer {
         if (json_ == nullptr) return Unprintable(value);
         return absl::InvalidArgumentError(absl::StrCat("a value of type ", value.type_name(), " has no form in JSON"));
     }
+    // The items of a list or dict have been counted one by one.
     return budget_.Make(value.depth() == 0 ? text_.size() - before : 1);
   }
 
@@ -101,7 +102,8 @@ class Printer {
   }
   absl::string_view key_separator() const { return json_ != nullptr ? absl::string_view(json_->key_separator) : ": "; }
 
-  // Counts what stands before an item, or after the last one, without the item itself.
+  // Counts, in the budget, what stands before an item or after the last one: separators, a line feed and the
+  // indentation.
   absl::Status MakeBetween(size_t separators, int level) {
     const int indent = json_ == nullptr ? 0 : std::max(0, json_->indent);
     return budget_.Make(separators + 1 + static_cast<size_t>(level) * static_cast<size_t>(indent));

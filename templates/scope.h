@@ -1,4 +1,5 @@
-// The names of a part of a template, and the state of its loops. Not thread-safe.
+// The names that are visible in a part of a template (a macro, the body of a loop or another block), and the state of a
+// loop. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -53,7 +54,8 @@ struct Loop {
 
   // Proceeds to the next item; false: there is none.
   absl::StatusOr<bool> Advance();
-  // loop.name. Possible errors: InvalidArgument: there is no such attribute, or it is not supported.
+  // Returns the attribute `name` of the variable `loop`, such as loop.index. Possible errors: InvalidArgument: there is
+  // no such attribute, or it is not supported.
   absl::StatusOr<Value> Attribute(const std::string& name);
 
  private:

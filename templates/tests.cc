@@ -1,4 +1,4 @@
-// ApplyTest of filters.h.
+// Implements ApplyTest (filters.h): the tests of jinja2, which follow `is`, as in `x is defined`.
 #include <algorithm>
 #include <optional>
 
@@ -92,6 +92,7 @@ absl::StatusOr<bool> ApplyTest(const std::string& name, const Value& value, cons
     if (is_single) return value.kind() == other.kind() && Equal(value, other);
     return absl::InvalidArgumentError("the test 'sameas' is supported for none, true and false only");
   }
+  // Only `upper` and `lower` are left, because the parser refuses unknown tests (IsTest).
   return TestLetters(value, name == "upper", budget);
 }
 

@@ -1,6 +1,6 @@
 // trainyard-bench-control ROW: measures one figure of the control plane and prints it as a line of JSON. Called by
-// bench/control_plane.py, which compares the figures with their bars. Exit codes: 0 measured; 1 failed;
-// 2 unknown row; those of CLI11 for wrong flags.
+// bench/control_plane.py, which compares the figures with their bars, the limits that they must meet. Exit codes: 0
+// measured; 1 failed; 2 unknown row; those of CLI11 for wrong flags.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>

@@ -138,6 +138,7 @@ QueueView MakeQueueView(const Turn& turn, const std::set<uint64_t>& indexes) {
   facts.hosts = view.hosts;
   facts.use = CountUse(turn.state);
   facts.settled = IsSettled(turn);
+  // A view of a part of the queue must not choose victims.
   facts.may_preempt = indexes.size() == turn.state.queue.size();
   for (uint64_t index : indexes) {
     const Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));

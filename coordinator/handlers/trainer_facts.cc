@@ -70,7 +70,8 @@ void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken
 
 void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& refused) {
   std::string message = CutText(refused.message(), 4096);
-  // A host that cannot be reached now may have the checkpoint, so this is no permanent failure of the job.
+  // If this host lacks the checkpoint, a host that cannot be reached now may have it, so this is no permanent failure
+  // of the job.
   FailGeneration(
       turn, job,
       refused.checkpoint_missing()

@@ -81,6 +81,7 @@ v1::GoodputRecord BeginGoodput(int64_t now_ms) {
 
 void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord& ledger) {
   if (now_ms < ledger.until_unix_ms()) {
+    // The wall clock was set back: the recorded period moves back with it, and no time is counted.
     ledger.set_begin_unix_ms(ledger.begin_unix_ms() - (ledger.until_unix_ms() - now_ms));
     ledger.set_until_unix_ms(now_ms);
     return;

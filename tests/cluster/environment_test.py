@@ -107,7 +107,7 @@ def test_a_coordinator_whose_state_folder_is_removed_exits_with_a_message(cluste
 
     assert program.wait(10) == 1
     assert f"{cluster.folder}/coordinator/store.db was removed while this coordinator used it" in program.output()
-    assert not (cluster.folder / "coordinator").exists(), "no new folder is created"
+    assert not (cluster.folder / "coordinator").exists(), "the coordinator has created its removed folder again"
 
 
 def test_new_state_folders_are_private_and_existing_ones_keep_their_mode(cluster):

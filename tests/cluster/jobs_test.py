@@ -145,7 +145,7 @@ def test_logs_can_be_limited_to_a_rank_or_a_tail_or_followed(one_host):
     assert of_rank_0, "rank 0 wrote nothing"
     assert sorted(everything) == sorted([f"rank 0: {line}" for line in of_rank_0] + [f"rank 1: {line}"
                                                                                      for line in of_rank_1])
-    assert by_default == of_rank_0, "rank 0 reports for the whole job"
+    assert by_default == of_rank_0, "without --rank, logs must print the output of rank 0, which reports for the job"
     assert last_two == of_rank_0[-2:]
     assert sorted(followed.output().splitlines()) == sorted(everything)
 

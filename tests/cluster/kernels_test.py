@@ -52,7 +52,8 @@ def test_hosts_with_equal_cpus_measure_once_per_model_and_choose_alike(cluster, 
     assert [len(found) for found in files.values()] == [1, 1]
     assert files["h1"][0].name == files["h2"][0].name
 
-    # Timings of equal hosts may differ; all ranks use the choice of the lowest rank.
+    # Timings of equal hosts may differ; all ranks use the choice of the lowest rank. A file contains the GFLOP/s with
+    # mkl_intel and with mkl.
     for slower_with_mkl_intel in ("h1", "h2"):
         for name, found in files.items():
             found[0].write_text("50 100\n" if name == slower_with_mkl_intel else "100 50\n")

@@ -109,7 +109,7 @@ def test_forget_removes_a_host_once_its_daemon_is_detached(two_hosts):
     worker.signal(signal.SIGTERM)
     worker.wait()
     harness.wait_until(lambda: two_hosts.trainctl("forget", "h1", "--reason", "sold", expect=None).returncode == 0,
-                       "its lease has expired")
+                       "the lease of h1 has expired")
 
     hosts = harness.events(two_hosts.trainctl("cluster", "--json").stdout)
     assert [host["name"] for host in hosts] == ["h2"]

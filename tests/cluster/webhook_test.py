@@ -57,7 +57,8 @@ def test_the_end_of_a_job_is_delivered_once_the_server_accepts_it(receiver, one_
     assert (body["event"], body["job_id"], body["name"], body["state"]) == ("job_ended", job, "hooked", "FAILED")
     assert "exited with code 3" in body["reason"] and body["last_loss"] is None
     assert body["finished_s"] > body["started_s"]
-    harness.wait_until(lambda: "its webhook was delivered after 2 attempts" in one_host.coordinator.output(), "the log")
+    harness.wait_until(lambda: "its webhook was delivered after 2 attempts" in one_host.coordinator.output(),
+                       "the coordinator logs a delivery after 2 attempts")
 
 
 def test_a_webhook_that_was_not_delivered_is_delivered_by_the_next_coordinator(receiver, one_host):

@@ -56,7 +56,7 @@ def test_a_coordinator_on_a_full_volume_refuses_changes_and_continues_when_there
     worker.signal(signal.SIGCONT)
     refused = cluster.trainctl("submit", cluster.write_job(train__steps=2, resources__ranks=1), expect=None)
     assert refused.returncode == 3 and "full" in refused.stderr, refused.stderr
-    assert job in cluster.trainctl("list").stdout, "reads are answered"
+    assert job in cluster.trainctl("list").stdout, "reads must be answered while the volume is full"
     run = cluster.folder / "run"
     before = max(harness.metrics_steps(run, running=True))
     harness.wait_until(lambda: max(harness.metrics_steps(run, running=True)) > before + 50, "training continues")
@@ -152,7 +152,8 @@ def test_a_coordinator_whose_volume_is_read_only_says_so(cluster):
     assert "Read-only file system" in program.output() and str(state) in program.output()
 
 
-# What a container runtime puts into /dev, without shm. The folder is not removed, because all namespaces share it.
+# Mounts a /dev with what a container runtime puts into it, except shm. It does not just remove /dev/shm, because all
+# namespaces share that folder.
 DEV = """
 mkdir -p '{folder}/dev'
 mount -t tmpfs tmpfs '{folder}/dev'

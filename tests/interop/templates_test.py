@@ -1,5 +1,6 @@
-"""Our execution of chat templates gives the texts and the marks of jinja2, in the environment that transformers makes
-for it: expressions of every kind, templates in the styles of well-known models, and mutations of them."""
+"""Our execution of chat templates gives the texts of jinja2 and its marks (the bytes of each {% generation %}), in the
+environment that transformers makes for jinja2: expressions of every kind, templates in the styles of well-known models,
+and mutations of them."""
 
 import json
 import random

@@ -1,5 +1,5 @@
-// What the test matrices share: runs of cases on a pool of ranks, the oracle's results, comparisons, and the table of
-// bench/results/matrix.md.
+// What the test matrices share: runs of cases on a pool of ranks, the results of the oracle (reference.h: plain
+// training in one process), comparisons, and the table of bench/results/matrix.md.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -201,8 +201,8 @@ absl::Status Summarise(const PoolRank& rank, TrainingRank& own, TrainingOutcome&
   return absl::OkStatus();
 }
 
-// Four tensor ranks divide the heads of queries, keys and values evenly, and the vocabulary and the MLP of a Llama
-// unevenly. A Llama has an untied head, Qwen2 a tied one.
+// Four tensor ranks divide the heads of queries, keys and values evenly, and the vocabulary unevenly, as well as the 27
+// hidden units of a Llama's MLP. A Llama has an untied head, Qwen2 a tied one.
 ModelSizes DividedSizes(const TrainingCase& training) {
   if (!IsLlamaGraph(training.family)) {
     return {.layers = training.blocks,

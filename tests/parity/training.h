@@ -1,5 +1,6 @@
 // One training run with the product's own components on a rank, and its results in full precision, which the parity
-// tests compare with the oracle and with each other. The mesh of the rank says how the model is divided.
+// tests compare with the oracle (reference.h: plain training in one process) and with each other. The mesh of the rank
+// says how the model is divided.
 #pragma once
 
 #include <cstdint>

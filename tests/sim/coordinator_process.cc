@@ -19,6 +19,7 @@ size_t MemoryInUse() {
   return info.uordblks + info.hblkhd;
 }
 
+// A mutation is a planted bug, which an invariant must detect (mutation.h).
 QueueRules MakeRules(const QueuePlan& plan, Mutation mutation) {
   QueueRules rules;
   rules.overtake = plan.overtake;

@@ -214,6 +214,7 @@ void Group::PartEnded(uint64_t step, uint32_t rank, bool written) {
 // until the save has its name.
 void Group::SaveThenEnd(bool stopped, bool begun) {
   if (over_ || world_.judge.violation().has_value() || RankZero() == nullptr) return;
+  // kClaimSaved is a planted bug (mutation.h): the last save is reported without being made.
   if (!stopped && world_.mutation == Mutation::kClaimSaved) {
     RankZero()->ClaimSaved(step_);
     return EndAll(stopped);

@@ -32,7 +32,7 @@ void Machine::ReportStartFailure(uint64_t incarnation, const TrainerId& id, cons
 void Machine::Launch(uint64_t incarnation, const v1::DesiredTrainer& desired, const std::string& token) {
   TrainerId id = agent::FromProto(desired.key());
   if (folders.contains(id)) {
-    // With this mutation, the judge alone must find the second start (Judge::Started).
+    // kStartTwice plants this bug to test the check in Judge::Started, which must find it alone.
     if (world_.mutation != Mutation::kStartTwice) {
       world_.judge.ReportViolation(invariant::kRankOnce,
                                    absl::StrCat(name_, " starts ", agent::Describe(id), " a second time"));

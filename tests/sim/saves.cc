@@ -1,6 +1,7 @@
 // A trainer's part in saves: every rank writes its part in parallel with its steps; rank 0 writes the manifest when all
 // parts exist, requests the grant, and gives the save its name. Before that it settles the saves that earlier
-// generations left. A fault may strike at each of these points.
+// generations left. A fault may strike at each of these points. A mutation is a planted bug, which an invariant must
+// detect (mutation.h).
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -15,7 +15,7 @@ namespace trainyard {
 class HttpTestClient {
  public:
   explicit HttpTestClient(int port, int receive_bytes = 0) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    // Before connecting, so that the window of the connection is small.
+    // Must precede connect: the receive window of the connection is derived from this size.
     if (receive_bytes > 0) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     sockaddr_in to = {};
     to.sin_family = AF_INET;

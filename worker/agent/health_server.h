@@ -28,7 +28,7 @@ class HealthServer {
   HealthServer& operator=(const HealthServer&) = delete;
 
   void SetAttached(bool attached);
-  // No trainer can be started on this host: neither service is SERVING.
+  // `trouble`: no trainer can be started on this host, so neither service is SERVING.
   void SetTrouble(bool trouble);
 
   const std::string& address() const { return address_; }

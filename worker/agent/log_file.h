@@ -32,8 +32,8 @@ class LogFile {
   // Appends the last line if it has no line end. Call it when no more output follows.
   void Finish(std::vector<std::string>* lines);
   // Returns what a terminal shows of a progress bar: text that a carriage return has begun or ended, and that has no
-  // line end yet. Empty: there is none, or it was returned before. Read returns only the last of
-  // the texts that overwrite each other on one line.
+  // line end yet. Empty: there is none, or it was returned before. Read returns only the last of the texts that
+  // overwrite each other on one line.
   std::string TakeProgress();
 
  private:

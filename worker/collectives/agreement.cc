@@ -10,6 +10,7 @@ AgreedStep Agreement::Read(const AgreementTerms& sum) {
   agreed.is_requested = request > last_request_;
   if (agreed.is_requested) last_request_ = request;
   agreed.stop = agreed.is_requested || sum.notice > 0;
+  // A rank that must leave leaves even if the save fails, so the stop cannot be cancelled then.
   if (agreed.is_requested && sum.needs_save > 0 && !(sum.notice > 0)) agreed.request_needing_save = request;
   return agreed;
 }

@@ -14,7 +14,8 @@
 
 namespace trainyard {
 
-// The additional operation that a hostwise communicator needs inside a place.
+// The ranks of one host, with the additional operation that a hostwise communicator (hostwise_communicator.h) needs
+// there. A place is a set of processes that can share memory (group.h).
 class PlaceCommunicator : public Communicator {
  public:
   // `in` and `out` consist of one part per rank: `out` becomes the concatenation of this rank's part of every rank's

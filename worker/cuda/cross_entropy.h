@@ -1,5 +1,6 @@
 // One kernel for cross-entropies and their gradients (worker/model/ops/row_cross_entropy.h): it reads a row of scores,
-// and right after that reads it again and overwrites it by its gradient. LibTorch needs four passes over all scores.
+// and right after that, while the row is still in the cache, reads it again and replaces it with its gradient. LibTorch
+// needs four passes over all scores.
 #pragma once
 
 #include <cuda_runtime_api.h>

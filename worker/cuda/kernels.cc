@@ -30,7 +30,7 @@ absl::Status Load(int major, int minor) {
   cudaLibrary_t library = nullptr;  // never unloaded
   const cudaError_t error = cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (error != cudaSuccess) {
-    (void)cudaGetLastError();  // LibTorch would report it at its next launch
+    (void)cudaGetLastError();  // clears the error, which LibTorch would report at its next launch
     return absl::InternalError(cudaGetErrorString(error));
   }
   RETURN_IF_ERROR(RegisterCrossEntropy(library));

@@ -1,4 +1,6 @@
-// Where the gradients of each group are stored while they are on the way to their sum over all ranks:
+// Where the gradients of each group are stored while they are on the way to their sum over all ranks. A round is one
+// micro-batch of each rank; a step has one or more rounds, and each group is reduced now, in this round, or in a later
+// one. A slot is memory of the SlotPool, which groups share.
 //
 //                           added up and sent in        the sum is received in
 //   replicated              the whole flat gradient     the same place; zero1: this rank's part of it

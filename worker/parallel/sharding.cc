@@ -13,6 +13,7 @@ struct Row {
 
 constexpr Sharding kR = Sharding::kReplicated;
 constexpr Sharding kS = Sharding::kSharded;
+// In the order of Strategy. The three values are those of the parameters, the gradients and the optimizer state.
 constexpr Row kRows[] = {
     {Strategy::kDdp, "ddp", {kR, kR, kR}},     {Strategy::kZero1, "zero1", {kR, kR, kS}},
     {Strategy::kZero2, "zero2", {kR, kS, kS}}, {Strategy::kZero3, "zero3", {kS, kS, kS}},

@@ -70,13 +70,14 @@ absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& c
   };
   auto owner = std::make_shared<Owner>();
   owner->previous_owner = std::move(task.owner);
-  // Ranges whose bytes are set after the copies are made.
+  // Values on a GPU, and their ranges, whose bytes are set after the copies to host memory are made.
   std::vector<at::Tensor> on_device;
   std::vector<std::pair<std::vector<SaveRange>*, size_t>> without_bytes;
   SaveTask::File shard{.name = ShardName(task.rank)};
   auto add_to = [&](std::vector<SaveRange>& ranges) {
     return [&, into = &ranges](const StateEntry& entry, int64_t first, const at::Tensor& values) {
       if (roles == StateRoles::kOptimizer && entry.role == kParameterRole) return absl::OkStatus();
+      // Training does not change the copies that are made of values on a GPU.
       const bool is_stable = !values.is_cpu();
       if (is_stable) without_bytes.emplace_back(into, into->size());
       into->push_back({.entry = {.tensor = HeaderOf(entry),

@@ -8,7 +8,7 @@ namespace trainyard {
 
 struct NcclVersion {
   std::string version;  // "2.28.9"; empty: not available
-  std::string note;     // why not
+  std::string note;     // why it is not available
 };
 
 // Loads the GPU support, and NCCL with it. Call before the first tensor operation of the process.
@@ -23,8 +23,8 @@ struct KernelDecision {
 // One JSON object.
 std::string EnvironmentReport(const NcclVersion& nccl, const KernelDecision& kernels);
 
-// The rest of the line of at::show_config() after `prefix`, without what follows a comma, a bracket or `end`; empty if
-// there is no such line. Pure.
+// Returns what follows `prefix` in `config`, the text of at::show_config(), up to the end of the line, a comma, an
+// opening bracket or `end`, whichever comes first. Empty: the text does not contain `prefix`. Pure.
 std::string ConfigValue(const std::string& config, const std::string& prefix, const std::string& end = "");
 
 }  // namespace trainyard

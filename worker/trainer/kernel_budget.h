@@ -1,5 +1,5 @@
-// How the products of a model are timed within a limited time, and how the speeds of two kinds of kernels are computed
-// from the products that were timed. Pure.
+// How the products of a model are timed within a limited time, and how the speeds of two kinds of kernels, with and
+// without the lever (mkl_lever.h), are computed from the products that were timed. Pure.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct TimingLimits {
 
 // Times the shapes, those with the most work first, and returns the seconds of each, 0 if it was not timed. `now`: the
 // wall clock. `time`: computes the products of a shape and returns the seconds for which they ran, which on a busy CPU
-// may be fewer than have passed. The first shape is always timed once; the limits of ShapesToTime bound its work.
+// may be fewer than have passed. The shape with the most work is always timed once; ShapesToTime limits its work.
 std::vector<double> TimeWithinBudget(const std::vector<ProductShape>& shapes, const TimingLimits& limits,
                                      const std::function<double()>& now,
                                      const std::function<double(const ProductShape&)>& time);

@@ -49,7 +49,8 @@
 namespace trainyard {
 namespace {
 
-// The daemon that started this process answers within milliseconds; one that is being replaced, within seconds.
+// How long to wait for the daemon's order to start. The daemon answers within milliseconds, or within seconds if it is
+// being replaced.
 constexpr absl::Duration kStartLimit = absl::Minutes(1);
 // How long to wait for the last reports to reach a daemon that is restarting.
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
@@ -76,6 +77,7 @@ void WatchSignals() {
   signal(SIGPIPE, SIG_IGN);  // a closed log must not kill the process
 }
 
+// The lever makes MKL use the kernels that it has for Intel's CPUs on other CPUs, too (mkl_lever.h).
 MklLever LeverOf(TrainConfig::ProductKernels choice) {
   switch (choice) {
     case TrainConfig::ProductKernels::kMklIntel:
@@ -344,7 +346,7 @@ int Run(int argc, char** argv) {
   TrainerOptions options;
   int exit_code = kExitDone;
   if (!ParseOptions(argc, argv, options, exit_code)) return exit_code;
-  // The only place that catches LibTorch's exceptions; their backtrace is not useful in a log.
+  // Ends the program with the message of an exception of LibTorch, whose backtrace is not useful in a log.
   try {
     return RunCommand(options);
   } catch (const c10::Error& error) {

@@ -140,7 +140,7 @@ absl::Status CheckFitsTokens(const DataSet& set) {
                    set.plan->rules.vocabulary, "; write them as Megatron does, with an .idx file"));
 }
 
-// Whether the files say where documents begin, if that must be known.
+// Fails if train.data.separate_documents is set and a file does not say where documents begin.
 absl::Status CheckHasDocuments(const DataSet& set) {
   std::vector<std::string> without;
   for (size_t i = 0; i < set.plan->token_files.size(); ++i) {
@@ -165,7 +165,8 @@ absl::Status CutIntoPieces(DataSet& set) {
     plan.pieces = plan.form == DataForm::kText ? CutText(corpus, *plan.encoder) : CutAtLines(corpus);
   }
   std::string rules = RulesText(plan);
-  // The chunks follow from the pieces, so the same bytes in other files need another cache key.
+  // Each piece becomes one chunk of the token cache, so the same bytes need another cache key if they are divided into
+  // files differently.
   for (const DataPiece& piece : plan.pieces) {
     absl::StrAppend(&rules, piece.file, " ", piece.begin, " ", piece.end, "\n");
   }

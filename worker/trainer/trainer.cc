@@ -104,7 +104,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
 
 absl::StatusOr<TrainResult> Trainer::Run() {
   if (order_.rank == 0) OpenMetrics();
-  // The peaks so far belong to the start and not to training.
+  // The peaks of memory use so far belong to the start and not to training.
   if (rank_.ledger != nullptr) rank_.ledger->ResetPeaks();
   RETURN_IF_ERROR(saver_.Prepare());
   std::string ended_early = evaluations_.EndReason();  // not empty: this job had ended, and was restarted

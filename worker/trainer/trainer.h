@@ -2,7 +2,8 @@
 // rank. Read Trainer::Run first. One thread; the link and the saver have their own.
 //
 //   compute        micro-batches dealt to this rank, forward and backward
-//   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
+//   reduce         gradients. Reduction A, by which all ranks agree on losses and requests (agreement.h), is read for
+//                  the step before and started for this step
 //   update         after a save in progress has copied the state
 //   [evaluate]     every N steps and after the last; may make this step the last (evaluation_policy.h)
 //   [save]         begins every N steps, and after the best evaluation so far. After the last step and before leaving,
@@ -46,7 +47,7 @@ struct SaveTime {
 
 class Trainer {
  public:
-  // Owns none of its arguments. `must_leave` is called at every step (SIGTERM).
+  // Owns none of its arguments. `must_leave` is called in every step; it returns whether SIGTERM was received.
   Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
           std::function<bool()> must_leave, SaveTime time = {});
 
@@ -84,7 +85,7 @@ class Trainer {
   uint64_t LossTokensOfStep() const;
   // Continues metrics.jsonl and the sums of the epoch under way, on rank 0.
   void OpenMetrics();
-  // The number of epochs of the data that are used after `step`; 0: the data has no end.
+  // How many epochs of the data the steps up to `step` have used; 0: the data has no end.
   double EpochsAfter(uint64_t step) const;
   void Write(const std::string& metrics_line);
   void RecordMemory(StepRecord& record);

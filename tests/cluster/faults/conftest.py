@@ -1,5 +1,5 @@
-"""Runs two cells (cells_test.py) of this session concurrently, because a cell mostly waits; a worker of pytest-xdist
-runs its cells one by one."""
+"""Runs two cells of this session concurrently, because a cell mostly waits; a worker of pytest-xdist runs its cells one
+by one. A cell is a combination of a target, a fault and a phase in which the fault begins (cells_test.py)."""
 
 import concurrent.futures
 import os

@@ -272,7 +272,7 @@ TEST(CheckpointTest, Write_ToAFullDisk_FailsAtAnyByteAndLeavesNothing) {
 
     auto saved = WriteCheckpoint(folder.path(), SmallManifest(2), state.tensors(), disk);
 
-    EXPECT_EQ(saved.status().code(), absl::StatusCode::kResourceExhausted) << free_bytes;
+    EXPECT_EQ(saved.status().code(), absl::StatusCode::kResourceExhausted) << free_bytes << " bytes free";
     EXPECT_THAT(std::string(saved.status().message()), HasSubstr("step-00000002.g2.partial/"));
     EXPECT_EQ(Names(folder.path()), std::set<std::string>{"step-00000001"});
   }

@@ -23,7 +23,7 @@ enum class Survives {
   kSynced,      // only synced data
   kEverything,  // all data, as if it had been written back just before
   kSome,        // synced data and a part of the rest: the first changes of names, and torn or zeroed bytes
-  kProcess,     // only the process was killed: all data is there, but unsynced data may still be lost
+  kProcess,     // only the process was killed: all data is there, but a later power cut may lose unsynced data
 };
 
 class ForgetfulDisk final : public FileSystem {

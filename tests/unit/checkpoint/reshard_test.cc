@@ -173,7 +173,7 @@ TEST(DtypeConvertTest, EveryHalf_RoundTrips) {
         std::memcpy(&read, value.data(), sizeof read);
         const std::string back = ConvertValues(ConvertValues(bytes, half, wide), wide, half);
         if (std::isnan(read)) {
-          EXPECT_TRUE(HasNonfinite(half, back)) << bits;
+          EXPECT_TRUE(HasNonfinite(half, back)) << half << " " << bits << " via " << wide;
         } else {
           ASSERT_EQ(back, bytes) << half << " " << bits << " via " << wide;
         }

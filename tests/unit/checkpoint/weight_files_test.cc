@@ -37,7 +37,7 @@ class WeightFilesTest : public testing::Test {
   void Write(const std::string& name, absl::string_view text) {
     ASSERT_TRUE(WriteFileAtomically(JoinPath(model_, name), text).ok());
   }
-  // Writes a file in which element i of each tensor is the i-th multiple of 0.25.
+  // Writes a file in which element i of each tensor of a floating type is 0.25 x i. All bytes of other tensors are 1.
   void WriteTensors(const std::string& name, std::vector<TensorInfo> infos) {
     const std::string header = SafetensorsHeader(infos, {});
     std::string data;

@@ -111,7 +111,7 @@ TEST(Tables, LongLastCell_IsWrapped) {
 
 TEST(Printable, EscapesControlCharactersAndCutsWholeCharacters) {
   EXPECT_EQ(Printable("a\x1b[2J\tb\nc", 100), "a\\x1b[2J\\x09b\\x0ac");
-  EXPECT_EQ(Printable("12345ü", 6), "12345") << "half a character";
+  EXPECT_EQ(Printable("12345ü", 6), "12345") << "half a character must not be left";
   EXPECT_EQ(Printable("", 10), "");
 }
 

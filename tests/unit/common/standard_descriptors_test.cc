@@ -8,8 +8,9 @@
 namespace trainyard {
 namespace {
 
-// Closes the descriptors from `first_closed` to 2. Returns 0 if each of them is then /dev/null, and the next descriptor
-// that is opened has another number.
+// Closes the descriptors from `first_closed` to 2 and calls OpenStandardDescriptors. Returns 0 if each of them is then
+// /dev/null, and the next descriptor that is opened has another number. Otherwise returns 10 plus the descriptor that
+// is not /dev/null, or 20 if the next descriptor is one of 0 to 2.
 int OpenAfterClosing(int first_closed) {
   for (int fd = first_closed; fd <= 2; ++fd) close(fd);
   OpenStandardDescriptors();
@@ -26,7 +27,8 @@ TEST(StandardDescriptors, ClosedDescriptors_AreOpenedOnDevNull) {
     if (child == 0) _exit(OpenAfterClosing(first_closed));
     int status = -1;
     ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << first_closed << ": " << status;
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        << "with descriptors from " << first_closed << " on closed, the child ended with wait status " << status;
   }
 }
 

@@ -107,7 +107,7 @@ TEST_F(TokensTest, InvalidToken_IsRejected_AndNotPrinted) {
 
     absl::Status status = ReadNamedToken(path).status();
 
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << "token '" << text << "': " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(path));
     EXPECT_TRUE(*text == '\0' || !absl::StrContains(status.message(), text)) << status;
   }

@@ -352,7 +352,7 @@ class Story {
     for (const EventPtr& event : harness_.WatchFrom(kJob, 0)) kept[event->sequence()] = event->SerializeAsString();
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     for (const EventPtr& event : seen_) {
-      // A reason that changes while the job waits is published again by the coordinator that finds the change.
+      // A restarted coordinator may publish the same state again with another reason, which is not compared.
       bool same_state = event->has_state() && event->state().state() == state;
       if (event->has_state()) state = event->state().state();
       if (event->has_step() || same_state) continue;
@@ -402,7 +402,8 @@ class Story {
 };
 
 TEST(CoreCrash, AtAnyCommit_LosesNothingThatWasAcknowledgedOrSent) {
-  // A commit of 12 entries has space for any group of records of this test, but not for every turn.
+  // A commit of 12 entries has space for any group of records that belong together (commits.h), but not for every turn
+  // of this test.
   for (size_t entries : {size_t{12}, Store::kEntriesMax}) {
     int commits = 1;
     for (;; ++commits) {

@@ -141,6 +141,7 @@ TEST(CoreQueue, ASparedJob_StaysSparedInTheNextCoordinator) {
 }
 
 TEST(CoreQueue, Preemption_SurvivesACoordinatorRestart_AtEachPoint) {
+  // Point 0: while the job stops. Point 1: after it has stopped.
   for (int point = 0; point < 2; ++point) {
     QueuedHost one;
     one.PreemptLow();
@@ -155,9 +156,9 @@ TEST(CoreQueue, Preemption_SurvivesACoordinatorRestart_AtEachPoint) {
       one.StopAndSave(kLow, 5);
     }
 
-    EXPECT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_PLACED) << point << ": " << one.Get(kHigh).reason();
-    EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_QUEUED) << point;
-    EXPECT_EQ(one.Get(kLow).preempted_by(), kHigh) << point;
+    EXPECT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_PLACED) << "point " << point << ": " << one.Get(kHigh).reason();
+    EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_QUEUED) << "point " << point;
+    EXPECT_EQ(one.Get(kLow).preempted_by(), kHigh) << "point " << point;
   }
 }
 
@@ -199,7 +200,7 @@ TEST(CoreQueue, AWithdrawnPreemptor_LeavesTheSlotsToThePreemptedJob) {
   EXPECT_EQ(one.Get(kLow).generation(), 2u);
 }
 
-// A last save that fails permanently during a preemption must not end the job, which repeats the unsaved steps later.
+// A save that fails permanently during a preemption must not end the job, which repeats the unsaved steps later.
 TEST(CoreQueue, RanksThatCannotSaveInAPreemption_DoNotFailTheJob) {
   QueuedHost one;
   one.PreemptLow();

@@ -85,11 +85,12 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
     if (granted) {
       one.host.resends_facts = false;  // only the store can repeat the grant
       one.host.Attach();
-      EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << commits;
+      EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << "the coordinator crashed at commit " << commits;
       return;
     }
     one.host.Attach();
-    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a")) << "its daemon repeats the fact, " << commits;
+    EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"))
+        << "the coordinator crashed at commit " << commits << ", and the daemon has repeated the fact";
   }
   FAIL() << "the grant was never sent";
 }

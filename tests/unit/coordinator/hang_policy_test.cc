@@ -112,8 +112,8 @@ TEST_F(HangTest, RanksThatHaveNotReceivedGo_HaveTheTimeThatALossyNetworkNeeds) {
     if (other_waits) WaitIn(facts_.ranks[1], 1, 1);
     SetLearned(Phase::kFirstStep, 0.7);
 
-    EXPECT_EQ(DecideAfter(absl::Seconds(29.9)).act, Act::kExamine) << other_waits;
-    EXPECT_EQ(DecideAfter(absl::Seconds(30)).act, Act::kRestart) << other_waits;
+    EXPECT_EQ(DecideAfter(absl::Seconds(29.9)).act, Act::kExamine) << "other_waits " << other_waits;
+    EXPECT_EQ(DecideAfter(absl::Seconds(30)).act, Act::kRestart) << "other_waits " << other_waits;
   }
   facts_.ranks[0].phase = Phase::kFirstStep;
   EXPECT_EQ(DecideAfter(absl::Seconds(7.2)).act, Act::kRestart) << "rank 0 has received go";

@@ -62,6 +62,7 @@ class TokenSamplesTest : public testing::Test {
 };
 
 TEST_F(TokenSamplesTest, AStream_IsCutAcrossChunks_AndNeighboursShareAToken) {
+  // The chunks contain the tokens 0 to 27, except that chunk 3 is empty.
   for (int chunk = 0; chunk < 5; ++chunk) {
     TokenChunkWriter writer(1000, ChunkKind::kStream);
     for (int64_t i = 0; i < (chunk == 3 ? 0 : 7); ++i) writer.AddTokens({(chunk - (chunk > 3)) * 7 + i}, false);
@@ -82,12 +83,13 @@ TEST_F(TokenSamplesTest, AStream_IsCutAcrossChunks_AndNeighboursShareAToken) {
 TEST_F(TokenSamplesTest, SeparateDocumentsOfAStream_BeginInAnyChunk_AndNoTargetLeadsIntoThem) {
   std::vector<int64_t> begins;
   int64_t next = 0;
+  // The lengths of documents; a negative one: so many tokens continue the last document of the previous chunk.
   for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{{3, 4}, {-5, 1, 1}, {-2}, {-9, 6, 8}}) {
     TokenChunkWriter writer(1000, ChunkKind::kStreamWithStarts);
     for (const int64_t length : lengths) {
       std::vector<int64_t> tokens(static_cast<size_t>(std::abs(length)));
       std::iota(tokens.begin(), tokens.end(), next);
-      if (length > 0) begins.push_back(next);  // else the tokens continue the last document
+      if (length > 0) begins.push_back(next);
       next += std::abs(length);
       writer.AddTokens(tokens, /*begins=*/length > 0);
     }
@@ -211,7 +213,7 @@ TEST_F(TokenSamplesTest, TheOrderOfSamples_IsTheSameForAnyNumberOfRanks_AndAcros
   };
   const auto expected = order_with(1, 0);
   ASSERT_EQ(expected.size(), kGlobal * kSteps);
-  for (const int ranks : {2, 3, 7}) EXPECT_EQ(order_with(ranks, 0), expected) << ranks;
+  for (const int ranks : {2, 3, 7}) EXPECT_EQ(order_with(ranks, 0), expected) << ranks << " ranks";
   for (const auto& [position, sample] : order_with(7, 3)) EXPECT_EQ(sample, expected.at(position));
 }
 

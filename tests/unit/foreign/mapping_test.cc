@@ -1,5 +1,5 @@
-// What each key of a foreign file becomes: a row has the text of a file, one of its keys,
-// and the effect of this key on the job.
+// What each key of a foreign file becomes: a row has the text of a file, one of its keys, and the effect of this key on
+// the job.
 #include <gtest/gtest.h>
 
 #include <ostream>

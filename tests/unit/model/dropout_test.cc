@@ -91,7 +91,7 @@ TEST(Dropout, OfTwoElementsIsIndependent) {
   for (int64_t distance : {1, 2, 4, 16, 32, 48, 64, 4096}) {
     const int64_t size = kElements - distance;
     const double correlation = (kept.narrow(0, 0, size) * kept.narrow(0, distance, size)).sum().item<double>();
-    EXPECT_LT(std::abs(correlation), 4 * std::sqrt(size)) << distance;
+    EXPECT_LT(std::abs(correlation), 4 * std::sqrt(size)) << "distance " << distance;
   }
 }
 
@@ -101,7 +101,7 @@ TEST(Dropout, DoesNotDependOnTheSizeOfMicroBatches) {
   for (int64_t micro : {1, 2}) {
     for (int64_t first = 0; first < 4; first += micro) {
       const at::Tensor part = KeptOf({micro, 5, 13}, DropoutOfRate(0.3, static_cast<uint64_t>(8 + first)));
-      EXPECT_TRUE(part.equal(whole.narrow(0, first, micro))) << micro << " from " << first;
+      EXPECT_TRUE(part.equal(whole.narrow(0, first, micro))) << micro << " samples from " << first;
     }
   }
 }
@@ -157,7 +157,7 @@ TEST(Dropout, DependsOnEveryPartOfItsKey) {
   others[3].key.step += uint64_t{1} << 32;
   others[4].key.first_sample = 2;
   others[5].unit = 4;
-  for (size_t i = 0; i < others.size(); ++i) EXPECT_FALSE(KeptOf({2, 64}, others[i]).equal(kept)) << i;
+  for (size_t i = 0; i < others.size(); ++i) EXPECT_FALSE(KeptOf({2, 64}, others[i]).equal(kept)) << "key " << i;
   EXPECT_FALSE(KeptOf({2, 64}, dropout, DropoutSite::kAttentionOutput).equal(kept));
   EXPECT_FALSE(KeptOf({2, 64}, dropout, kSite, {.first = int64_t{64} << 32}).equal(kept));
   EXPECT_TRUE(KeptOf({2, 64}, dropout).equal(kept));

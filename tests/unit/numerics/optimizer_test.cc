@@ -230,7 +230,7 @@ TEST(SumOfSquares, MatchesFp64RoundingForEveryLength) {
   for (int64_t size : {0, 1, 31, 32, 33, 4095, 4096, 4097, 10'000}) {
     at::Tensor x = at::linspace(-3, 5, size, at::kDouble);
     double expected = x.square().sum().item<double>();
-    EXPECT_NEAR(SumOfSquares(x), expected, 1e-13 * expected) << size;
+    EXPECT_NEAR(SumOfSquares(x), expected, 1e-13 * expected) << size << " values";
   }
 }
 

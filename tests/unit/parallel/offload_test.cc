@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(, TiledUpdateTest, testing::ValuesIn(kTypes),
 TEST_P(TiledUpdateTest, HasTheBitsOfAPlainUpdate) {
   const Types& types = GetParam();
   const at::Tensor values = at::randn({224}, at::kDouble), gradients = at::randn({224}, at::kDouble);
-  const bool has_own_weights = types.weight != types.master;  // even without offload
+  const bool has_own_weights = types.weight != types.master;  // apart from the masters, in a plain update too
   const std::vector<AdamW::Range> plain = NewRanges(types, values, gradients, has_own_weights);
   AdamW expected({.seed = 7}, plain);
   for (int step = 0; step < 3; ++step) expected.Step(1e-2, 0.5);

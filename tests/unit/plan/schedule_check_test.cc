@@ -1,4 +1,5 @@
-// What CheckSchedule refuses, with the messages.
+// What CheckSchedule refuses, with the messages. In them, F1 is the forward of micro-batch 1, B1 its backward, and I1
+// and W1 are the two parts of a divided backward; with several chunks, F0.5 is micro-batch 5 in chunk 0.
 #include "plan/schedule_check.h"
 
 #include <gmock/gmock.h>

@@ -261,7 +261,8 @@ TEST_F(SavesTest, LossScaleThatIsFarTooHigh_IsLoweredUntilItFits) {
   EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
 
   ASSERT_THAT(link.steps(), SizeIs(60));
-  EXPECT_TRUE(link.steps()[15].skipped) << "more steps in a row than train.nonfinite_limit";
+  EXPECT_TRUE(link.steps()[15].skipped)
+      << "lowering the scale takes more steps than train.nonfinite_limit, which does not count them";
   EXPECT_FALSE(link.steps()[59].skipped);
 }
 

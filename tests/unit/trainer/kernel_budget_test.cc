@@ -55,7 +55,8 @@ TEST(TimeWithinBudget, NeverBeginsWhatWouldEndAfterTheBudget) {
         const double first_s = 6.0 * 256 * 512 * 512 / rate / share;
         const std::vector<double> seconds = cpu.Time(kThree, {.budget_s = budget_s, .short_s = 1, .max_tries = 5});
 
-        EXPECT_LE(cpu.now_s_ - 1000, std::max(budget_s, first_s) + 1e-9) << rate << " " << share << " " << budget_s;
+        EXPECT_LE(cpu.now_s_ - 1000, std::max(budget_s, first_s) + 1e-9)
+            << "rate " << rate << ", share " << share << ", budget " << budget_s << " s";
         EXPECT_GT(seconds[1], 0);  // the shape with the most work is always timed
       }
     }
@@ -72,12 +73,14 @@ TEST(TimeWithinBudget, SmallShapesAreStillTimedWhenALargerOneNoLongerFits) {
 
 TEST(SpeedsOfAll, IsWeightedByWork_AndTakesTheNearestForWhatWasNotTimed) {
   const double large = 6.0 * 256 * 512 * 512, small = 6.0 * 256 * 64 * 64;
-  // With and without the lever, the large shape runs at 200 and 100 GFLOP/s, and the small one at 10 and 20. The third
-  // shape is closest to the large one.
+  // With and without the lever, which makes MKL use other kernels (mkl_lever.h), the large shape runs at 200 and 100
+  // GFLOP/s, and the small one at 10 and 20. The third shape was not timed with the lever; it is closest to the large
+  // one.
   const TwoSpeeds speeds = SpeedsOfAll(kThree, {small / 10e9, large / 200e9, 0}, {small / 20e9, large / 100e9, 1});
 
   EXPECT_THAT(speeds.with_lever, DoubleNear(4 * (1.5 * large + small) / (4 * (1.5 * large / 200 + small / 10)), 1e-6));
   EXPECT_THAT(speeds.without, DoubleNear(4 * (1.5 * large + small) / (4 * (1.5 * large / 100 + small / 20)), 1e-6));
+  // No shape was timed both with and without the lever.
   EXPECT_EQ(SpeedsOfAll(kThree, {1, 0, 0}, {0, 1, 0}).with_lever, 0);
 }
 

@@ -117,8 +117,8 @@ TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
   }
 }
 
-// The save is requested during training. The shard of one rank is not a complete file of weights; the folder is
-// complete.
+// The save is requested during training. No file of the checkpoint holds all weights, because the ranks save shards,
+// but a model can be initialized from the folder.
 TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanks_AndTheLastSaveCanInitializeAModel) {
   StartOrder order = Order("run", {"fsdp", 2}, 8);
   auto all = std::make_unique<Ranks>();
@@ -293,8 +293,8 @@ TEST_F(StrategiesTest, FrozenParameters_AreSavedWithoutOptimizerState) {
   EXPECT_THAT(thawed->links[0]->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("train.freeze: h.0."));
 }
 
-// A job that uses all keys, including offload, saves; a job without these keys resumes and saves; the first job resumes
-// again.
+// A job that sets the keys of `parallel` below, including offload, saves; a job without these keys resumes and saves;
+// the first job resumes again.
 TEST_F(StrategiesTest, AllKeysTogether_ChangeNeitherLossesNorCheckpoints) {
   auto order_of = [&](const std::string& run, bool keys, uint64_t steps) {
     StartOrder order = Order(run, {"fsdp", keys ? 4 : 1}, steps);

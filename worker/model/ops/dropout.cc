@@ -58,8 +58,9 @@ DropoutMask MakeMask(const UnitDropout& dropout, DropoutSite site, const SampleS
           .kernel = kernel};
 }
 
-// How the elements of a tensor are divided into samples of `rows` rows. With SampleSlice::sample_size, the tensor has
-// the elements from `skipped` on of `samples` whole samples, each of one row.
+// How the elements of a tensor are divided into samples of `rows` rows; the position of row r in its whole sample is
+// first + r x stride. With SampleSlice::sample_size, each whole sample is one row, and the tensor has consecutive
+// elements of `samples` samples, beginning with element `skipped` of the first one.
 struct SampleRows {
   int64_t samples = 0, rows = 0, columns = 0, stride = 0;
   int64_t first = 0, skipped = 0;
