@@ -157,8 +157,8 @@ TEST(DtypeConvertTest, Halves_RoundToTheNearestAndTiesToEven) {
       {1e300, 0x7C00, 0x7F80},
   };
   for (const Case& c : cases) {
-    EXPECT_EQ(ConvertValues(BytesOf(c.value), "F64", "F16"), BytesOf(c.f16)) << c.value;
-    EXPECT_EQ(ConvertValues(BytesOf(c.value), "F64", "BF16"), BytesOf(c.bf16)) << c.value;
+    EXPECT_EQ(ConvertValues(BytesOf(c.value), "F64", "F16"), BytesOf(c.f16)) << "value " << c.value;
+    EXPECT_EQ(ConvertValues(BytesOf(c.value), "F64", "BF16"), BytesOf(c.bf16)) << "value " << c.value;
   }
 }
 

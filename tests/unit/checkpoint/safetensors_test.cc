@@ -99,7 +99,7 @@ TEST(SafetensorsTest, Open_OfInvalidFiles_ReportsTheProblem) {
 
     auto file = OpenBytes(folder, c.bytes);
 
-    EXPECT_FALSE(file.ok()) << c.expected;
+    EXPECT_FALSE(file.ok()) << "expected the error: " << c.expected;
     EXPECT_THAT(std::string(file.status().message()), HasSubstr(c.expected));
     EXPECT_THAT(std::string(file.status().message()), HasSubstr("file.safetensors"));
   }

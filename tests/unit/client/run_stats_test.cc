@@ -80,7 +80,7 @@ TEST(RunStats, CurveOfALongRunIsThinnedEvenly) {
   ASSERT_GE(stats.curve().size(), RunStats::kCurvePoints / 2 - 1);
   EXPECT_EQ(stats.curve().front().first, 1u);
   for (size_t i = 2; i < stats.curve().size(); ++i) {
-    EXPECT_LE(stats.curve()[i].first - stats.curve()[i - 1].first, 64u) << i;
+    EXPECT_LE(stats.curve()[i].first - stats.curve()[i - 1].first, 64u) << "point " << i;
   }
 }
 

@@ -149,9 +149,9 @@ TEST_F(TokenCacheTest, Pieces_EndAtLineEnds_AndCoverEveryFile) {
       ASSERT_LT(piece.begin, piece.end);
       all += std::string(file.substr(piece.begin, piece.end - piece.begin));
       const bool ends = static_cast<size_t>(piece.end) == file.size() || file[piece.end - 1] == '\n';
-      EXPECT_TRUE(ends) << bytes << " " << piece.end;
+      EXPECT_TRUE(ends) << "pieces of " << bytes << " bytes, the one that ends at " << piece.end;
     }
-    EXPECT_EQ(all, text + "without an end" + std::string(500, 'y')) << bytes;
+    EXPECT_EQ(all, text + "without an end" + std::string(500, 'y')) << "pieces of " << bytes << " bytes";
   }
 }
 
