@@ -162,7 +162,8 @@ def measure_stopped(options, who):
 
 # ---- hangs and cuts ----
 
-# Ranks that share memory detect a skipped collective on their own and report it as broken.
+# The rules of the notices that count as the decision. The usual one is "hang". Ranks that share memory detect a skipped
+# collective on their own and report it as broken; then the coordinator decides by one of the other two.
 DECISION_RULES = ("hang", "restart", "give_up")
 NAMES_RANK_1 = r"^rank 1 on h1 (is|was|has)|; rank 1 is at fault"
 # Batch and context by the approximate seconds of a step.

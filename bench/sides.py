@@ -56,7 +56,7 @@ class Measured:
     step_s: float        # one steady step
     exposed_s: float = 0  # part of step_s in which compute waits for communication; ours only
     last_loss: float = 0
-    # The memory of rank 0 before the last update: {kind: {bytes, peak_bytes}}; ours only.
+    # The memory of rank 0 in the last step, just before the optimizer's update: {kind: {bytes, peak_bytes}}; ours only.
     memory: dict = dataclasses.field(default_factory=dict)
     extra: object = None  # what read_folder of run_ours returned
 

@@ -19,13 +19,13 @@ namespace trainyard {
 struct RunEntry {
   enum class Kind {
     kCheckpoint,  // step-N
-    kPartial,     // step-N.*.partial: being written, being removed, or left by a crash
+    kPartial,     // step-*.partial: being written, being removed, or left by a crash
     kOrphan,      // a temporary file or a replaced checkpoint that a crash left
   };
   Kind kind = Kind::kCheckpoint;
   std::string name = {};
   std::string path = {};
-  std::optional<uint64_t> step = {};  // none: an orphan, or a partial whose name has no step
+  std::optional<uint64_t> step = {};  // none: an orphan, or a partial whose name does not begin with step-N.
   uint64_t size_bytes = 0;            // of everything in it
   absl::Time modified = {};
 };
@@ -39,8 +39,8 @@ absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folde
 std::string RunFolderHolder(const std::string& run_folder);
 
 // Removes the entries with these names. Before anything is removed, it fails with NotFound if there is no such entry,
-// and with FailedPrecondition if a job trains into the folder, an entry is being read, or the last good checkpoint
-// would be removed. If the file system fails later, some of the entries may have been removed.
+// and with FailedPrecondition if another process holds the folder's lock, an entry is being read, or the last good
+// checkpoint would be removed. If the file system fails later, some of the entries may have been removed.
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,
                                  FileSystem& file_system);
 

@@ -114,7 +114,8 @@ class RuleChecker {
   }
 
   void Missing(const FieldDescriptor& field, const std::string& at) {
-    // A rejected key has been reported already; a map without keys has not.
+    // A key with a position was given in the file. If it is no map, its value was rejected, which has been reported. A
+    // map that was given without keys is unset, too, and has not been reported.
     if (field.message_type() == nullptr && positions_.count(at) > 0) return;
     problems_.AddError(positions_, at, absl::StrCat("is required; expected ", yaml::Expectation(field)));
   }

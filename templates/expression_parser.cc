@@ -12,7 +12,7 @@
 namespace trainyard::templates {
 namespace {
 
-// Each level of brackets uses about a dozen frames of the stack.
+// Each level of brackets uses up to twenty frames of the stack.
 constexpr int kExpressionDepthMax = 32;
 constexpr size_t kTokenShown = 40;
 // Limits chains such as `a + b + c`, `a | b | c` and `a.b.c`: they need no nested brackets, so kExpressionDepthMax does
@@ -115,7 +115,7 @@ absl::StatusOr<ExpressionPtr> ExpressionParser::ParseBlockFilter() {
 
 absl::StatusOr<ExpressionParser::Node> ExpressionParser::Choice(bool with_choice) {
   if (depth_ >= kExpressionDepthMax) {
-    return tokens_.Fail(absl::StrCat("an expression is nested more than ", kExpressionDepthMax, " deep"));
+    return tokens_.Fail(absl::StrCat("brackets and signs are nested more than ", kExpressionDepthMax, " deep"));
   }
   ++depth_;
   const absl::Cleanup leave = [this] { --depth_; };
@@ -266,7 +266,9 @@ absl::StatusOr<ExpressionParser::Node> ExpressionParser::Unary() {
     ASSIGN_OR_RETURN(Node node, Primary());
     return Postfix(std::move(node));
   }
-  if (depth_ >= kExpressionDepthMax) return tokens_.Fail("an expression has too many signs");
+  if (depth_ >= kExpressionDepthMax) {
+    return tokens_.Fail(absl::StrCat("brackets and signs are nested more than ", kExpressionDepthMax, " deep"));
+  }
   ++depth_;
   const absl::Cleanup leave = [this] { --depth_; };
   Node sign = Make(negative ? ExpressionKind::kNegative : ExpressionKind::kPositive);

@@ -16,7 +16,7 @@ struct CoreTime {
   absl::Time now;     // monotonic; does not advance while the coordinator was stopped (see CoreClock)
   absl::Time steady;  // monotonic; advances also while the coordinator was stopped; for the ledger of goodput
   absl::Time wall;    // for the times that users read
-  // Whether the newest gap between `now` and `steady` was caused by a store that accepted no records.
+  // Whether the store accepted no records since the previous round of the loop, so that the coordinator stood still.
   bool held_up = false;
 };
 

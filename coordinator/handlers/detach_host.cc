@@ -1,5 +1,5 @@
-// DetachHost: the stream of a daemon has ended. Its trainers continue, and nothing is decided before the lease of the
-// host has expired.
+// DetachHost: the stream of a daemon has ended. Its trainers continue, and nothing is decided about them before the
+// lease of the host has expired.
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/handlers.h"

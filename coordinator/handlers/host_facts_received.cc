@@ -86,9 +86,9 @@ void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
   Job& job = turn.state.jobs.at(JobId(fact.key().job_id()));
   Rank& rank = job.ranks[fact.key().rank()];
   if (job.head().spec().has_command() && IsTrainersOwn(fact)) {
-    // A script may report its progress, but its exit alone decides how it has ended, and its files are not recorded.
+    // A script reports steps and checkpoints by other calls (script_reports.h). Only its exit decides how it has ended.
     turn.Warn(absl::StrCat("a fact of the script of job ", job.id.value(), " from rank ", fact.key().rank(),
-                           " is ignored: only trainers report facts"));
+                           " is ignored: a script cannot report this"));
     return;
   }
   switch (fact.kind_case()) {

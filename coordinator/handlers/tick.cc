@@ -140,7 +140,8 @@ void KillRemaining(Turn& turn, Job& job) {
   DropTrainers(turn, job);
 }
 
-// Whether a stop still waits, within drop_by, for an evaluation, a save or the rename of a checkpoint.
+// Whether a stop still waits, at the latest until drop_by, for ranks that evaluate, save, or wait until a checkpoint is
+// renamed (kLeaving).
 bool MayStillStop(const Turn& turn, const Job& job) {
   if (!job.current.stop) return false;
   // A stop that must not lose steps waits until the ranks give up saving, which they do on their own.

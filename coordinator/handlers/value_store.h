@@ -5,7 +5,8 @@
 
 namespace trainyard {
 
-// Stops sending values to hosts, because the store is sealed or its generation has ended.
+// Releases the values, so that no host is sent them any more. Call it when the store has been sealed (closed for
+// writes) or its generation has ended.
 void CloseStore(Job& job);
 
 // Sends a host that has just attached all values of its jobs.

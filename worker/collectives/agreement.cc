@@ -10,7 +10,8 @@ AgreedStep Agreement::Read(const AgreementTerms& sum) {
   agreed.is_requested = request > last_request_;
   if (agreed.is_requested) last_request_ = request;
   agreed.stop = agreed.is_requested || sum.notice > 0;
-  // A rank that must leave leaves even if the save fails, so the stop cannot be cancelled then.
+  // A failed save cancels a request that needs a save, except if the host asked some rank to leave (`notice`): that
+  // rank ends in any case, so the stop stands.
   if (agreed.is_requested && sum.needs_save > 0 && !(sum.notice > 0)) agreed.request_needing_save = request;
   return agreed;
 }

@@ -26,7 +26,7 @@ absl::StatusOr<at::Tensor> GradientBuffers::Accumulator(int number, bool reduces
     buffers.flat = group.whole_gradients();
   } else if (is_single_shard && !buffers.has_sum) {
     group.SetGradientsInUse(true);
-    buffers.flat = group.gradient_shard();  // already the sum over all shards, of which there is one
+    buffers.flat = group.gradient_shard();  // with one shard, nothing is sent: this is the sum
   } else if (!is_single_shard && reduces) {
     ASSIGN_OR_RETURN(buffers.flat, WireMemory(number));
   } else {

@@ -111,6 +111,7 @@ absl::Status Reducer::Start(int group_index) {
   ASSIGN_OR_RETURN(at::Tensor flat, buffers_.Accumulator(group_index, reduce_));
   ZeroUnwritten(state, group, flat);
   // After Reject(): one NaN makes the gradient norm NaN on every rank, so that all ranks skip the update.
+  // Where gradients are scattered, Updater::Step agrees on it instead.
   const bool makes_sum_invalid = rejected_ && !scatters_ && group_index == first_trained_group_;
   if (makes_sum_invalid) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
   if (sharded_ && group.layout().num_shards == 1) return absl::OkStatus();

@@ -135,7 +135,7 @@ KernelChoice ChooseKernels(MklLever choice, const std::vector<ProductShape>& sha
   const absl::StatusOr<KernelSpeeds> speeds = LoadKernelSpeeds(shapes, timer);
   if (!speeds.ok()) {
     return {.lever = expected ? MklLever::kOn : MklLever::kOff,
-            .reason = absl::StrCat("no stored measurement: ", speeds.status().message())};
+            .reason = absl::StrCat("no measurement can be used: ", speeds.status().message())};
   }
   return {.lever = LeverIsFaster(*speeds, expected) ? MklLever::kOn : MklLever::kOff,
           .reason = absl::StrFormat("measured once on this CPU for this model, one thread, in %.0f ms: %.0f GFLOP/s "

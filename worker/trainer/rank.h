@@ -1,5 +1,5 @@
 // Everything that one rank needs to train: data, run folder, groups, model, strategy, state. All reasons to refuse the
-// job are checked here, before the first step.
+// job that can be known before the first step are checked here.
 #pragma once
 
 #include <memory>
@@ -65,13 +65,14 @@ struct Rank {
 
 // `log` gets a few lines on rank 0; `ledger`, if not null, accounts for all memory (not owned); `sizes_of_spec` is as
 // in RunOptions. Possible errors: if the job is refused, InvalidArgument, NotFound, PermissionDenied,
-// FailedPrecondition, DataLoss, Unimplemented or ResourceExhausted, with the key or the path in the message; those of a
-// Collective.
+// FailedPrecondition, DataLoss or Unimplemented, with the key or the path in the message; ResourceExhausted: a restart
+// may succeed; those of a Collective.
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
                                                   std::ostream& log, Ledger* ledger = nullptr,
                                                   const SizesOfSpec& sizes_of_spec = nullptr);
 
-// Returns the model of the configuration, with weights drawn from its seed. Also used for sampling.
+// Returns the whole model of the configuration, for sampling and tests. `backed`: its weights are drawn from the seed;
+// otherwise they have no memory yet (worker/model/model.h).
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool backed = true);
 
 }  // namespace trainyard

@@ -117,7 +117,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
 
     bool last = step_ == config_.steps, due = IsDue(config_.checkpoint_every);
     const bool evaluate = rank_.inputs.evaluation != nullptr && (last || IsDue(config_.evaluate_every));
-    // The step must be reported before what follows it: an evaluation, a save or the end.
+    // The step must be reported before an evaluation, a save before leaving, or the end.
     if (evaluate || last || leave_) {
       RETURN_IF_ERROR(ReadAgreement());
     }
@@ -222,8 +222,8 @@ absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
   if (lowered_scale || num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
   const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_, " steps in a row, the last of them ",
                                         step_, ", had no update: ");
-  // A rank with a loss that is not finite reports the cause; if no rank has one, the gradients are the cause, on all
-  // ranks.
+  // Each rank with a loss that is not finite reports it as the cause. If no rank has one, the gradients are the cause,
+  // and rank 0 reports this. All other ranks end with Aborted.
   at::Tensor bad = at::full({1}, bad_micro_batch_.has_value() ? 1.0 : 0.0, at::kDouble);
   RETURN_IF_ERROR(rank_.world().AllReduceSum(bad)->Wait());
   if (bad_micro_batch_.has_value()) {
@@ -264,7 +264,8 @@ absl::Status Trainer::Compute() {
   bad_micro_batch_.reset();
   loss_tokens_.clear();
   const PipelineWork work{.micro_batches = rank_.deal.micro_batches, .num_rounds = rank_.deal.num_rounds};
-  // A GPU waits for the other ranks in empty rounds, so these do not count as computing.
+  // Empty rounds are the last ones, and a GPU only waits for other ranks in them. So the computing time ends after the
+  // last micro-batch: the last call of End counts, and the one below is for a rank without micro-batches.
   const bool has_empty_rounds = rank_.executor->NumEmptyRounds(work) > 0;
   losses_.Begin();
   if (has_empty_rounds) losses_.End();
@@ -279,8 +280,8 @@ absl::Status Trainer::Compute() {
     }
     return micro_batch;
   };
-  // On a CPU, a loss that is not finite must reject the step before its backward. On a GPU, the loss is not known yet,
-  // and makes the gradients not finite, too.
+  // On a CPU, every rank skips the update if a loss is not finite; RejectStep must be called before the last backward.
+  // On a GPU, the loss is not known by then, but if it is not finite, neither are the gradients, with the same effect.
   const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
     const std::optional<double> value = losses_.Add(index, loss);
     if (value.has_value() && !std::isfinite(*value)) rank_.strategy->RejectStep();
@@ -405,7 +406,8 @@ absl::Status Trainer::SaveAndLeave(bool last) {
   return absl::OkStatus();
 }
 
-// No rank leaves before the checkpoint is named: only then has the job succeeded.
+// No rank leaves before the checkpoint is named, because only then has the job succeeded. Exceptions: the host asks a
+// rank to leave, and the retries of the save are given up.
 absl::Status Trainer::SaveLast() {
   const auto new_stop = [this] {
     const StopRequest stop = link_.stop_request();

@@ -119,7 +119,7 @@ TEST(EvaluationPolicy, JobThatResumesARunThatHadEnded_CountsFromZero) {
   const EvaluationPolicy::Restored restored{.step = 30, .evaluation = ended.StateAt(30)};
 
   EXPECT_THAT(resumed.Restore(restored), HasSubstr("had ended early, after step 30"));
-  EXPECT_EQ(patient.Restore(restored), "") << "it needs 4 evaluations, and there were 2";
+  EXPECT_EQ(patient.Restore(restored), "") << "with a patience of 4 the run had not ended";
 
   EXPECT_EQ(resumed.EndReason(), "");
   EXPECT_EQ(EndOf(resumed, {2.1, 2.05}), 20u);
@@ -166,7 +166,8 @@ TEST(EvaluationPolicy, LossWhoseSaveFailed_IsNotTheLowest) {
 
   EXPECT_TRUE(policy.MustSave()) << "the best checkpoint that exists has the loss 3.0";
   EXPECT_EQ(policy.StateAt(25).lowest_saved, 3.0);
-  EXPECT_EQ(policy.StateAt(30).lowest_saved, 2.5) << "if the checkpoint of this step exists, it is the best";
+  EXPECT_EQ(policy.StateAt(30).lowest_saved, 2.5)
+      << "this state is only read from the checkpoint of step 30, which is then the best one";
 }
 
 TEST(EvaluationPolicy, SaveUnderWay_CountsUntilItsOutcomeIsKnown) {

@@ -125,12 +125,12 @@ TEST(Generate, EndToken_EndsItsTextAndTheNextPromptTakesItsPlace) {
 TEST(Generate, Interruption_EndsTheTextsThatHaveBegun) {
   auto model = NewGeneratingModel(ModelFamily::kGpt2, 64);
   Texts texts(FivePrompts().size());
-  int passes = 0;
+  int calls = 0;
   const absl::Status status = Generate(*model, FivePrompts(), {.tokens = 20, .policy = {.temperature = 0}, .batch = 2},
-                                       texts, [&] { return ++passes == 4; });
+                                       texts, [&] { return ++calls == 4; });
   ASSERT_TRUE(status.ok()) << status;
   for (size_t i : {0, 1}) {
-    EXPECT_EQ(texts.tokens[i].size(), 4u);  // the first with the prompt, then one per pass
+    EXPECT_EQ(texts.tokens[i].size(), 4u);  // of the prompt's pass, and of one pass after each earlier call
     EXPECT_THAT(texts.ends[i], ElementsAre(TextEnd::kInterrupted));
   }
   for (size_t i : {2, 3, 4}) EXPECT_TRUE(texts.tokens[i].empty() && texts.ends[i].empty());

@@ -40,7 +40,7 @@ struct AttentionBackward {
   void *grad_q = nullptr, *grad_k = nullptr, *grad_v = nullptr;
 };
 
-// Bytes of working memory, aligned to 64.
+// The number of bytes of `scratch` that RunAttention needs. It is fastest if `scratch` is aligned to 64 bytes.
 int64_t AttentionScratchBytes(const AttentionShape& shape);
 
 void RunAttention(const AttentionShape& shape, const AttentionForward& head, void* scratch);
