@@ -43,6 +43,7 @@ absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece
     return ManifestError(absl::StrCat(where, ": elements [", piece.first_element, ", ", piece.last_element,
                                       ") are not within a box of ", box, " elements"));
   }
+  // CountElements limits the number of elements, so this product cannot overflow.
   uint64_t bytes = (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
   if (piece.last_byte > file->second || piece.first_byte > piece.last_byte ||
       piece.last_byte - piece.first_byte != bytes) {
@@ -80,7 +81,9 @@ absl::Status CheckTensor(const ManifestTensor& tensor, const FileBytes& files) {
   std::string where = absl::StrCat(tensor.role, " '", tensor.name, "'");
   if (DtypeBytes(tensor.dtype) == 0)
     return ManifestError(absl::StrCat(where, " has unknown dtype '", tensor.dtype, "'"));
-  ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape), << where);
+  const absl::StatusOr<uint64_t> counted = CountElements(tensor.shape);
+  if (!counted.ok()) return ManifestError(absl::StrCat(where, ": ", counted.status().message()));
+  const uint64_t elements = *counted;
   uint64_t covered = 0;
   for (const ManifestPiece& piece : tensor.pieces) {
     RETURN_IF_ERROR(CheckPiece(tensor, piece, files));

@@ -24,7 +24,8 @@ using HeaderJson = nlohmann::json;
 
 // The limit of the format's reference implementation.
 constexpr uint64_t kHeaderBytesMax = 100'000'000;
-constexpr uint64_t kElementsMax = uint64_t{1} << 62;
+// The number of bytes of so many elements of any dtype fits into 64 bits.
+constexpr uint64_t kElementsMax = uint64_t{1} << 60;
 
 struct Dtype {
   const char* name;

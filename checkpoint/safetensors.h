@@ -33,7 +33,7 @@ struct TensorInfo {
 
 // Returns the bytes of one element, 0 for an unknown dtype and for dtypes whose elements are smaller than a byte.
 uint64_t DtypeBytes(absl::string_view dtype);
-// Returns the product of the dimensions. Fails with InvalidArgument if one is negative or the product exceeds 2^62.
+// Returns the product of the dimensions. Fails with InvalidArgument if one is negative or the product exceeds 2^60.
 absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape);
 std::string ShapeText(const std::vector<int64_t>& shape);  // "[4, 128]"
 

@@ -204,9 +204,11 @@ absl::Status Snapshot::CheckPieces(uint64_t contents_bytes) const {
   for (const ManifestTensor& tensor : part_.tensors) {
     const uint64_t width = DtypeBytes(tensor.dtype);
     for (const ManifestPiece& piece : tensor.pieces) {
+      // Divides, because the product of the elements and their width may overflow.
+      const uint64_t bytes = piece.last_byte - piece.first_byte;
       if (piece.first_byte <= piece.last_byte && piece.last_byte <= contents_bytes &&
-          piece.first_element <= piece.last_element &&
-          (piece.last_element - piece.first_element) * width == piece.last_byte - piece.first_byte) {
+          piece.first_element <= piece.last_element && width > 0 && bytes % width == 0 &&
+          piece.last_element - piece.first_element == bytes / width) {
         continue;
       }
       return absl::DataLossError(

@@ -180,6 +180,20 @@ TEST(ManifestTest, Parse_InvalidPieces_AreNamed) {
   EXPECT_THAT(ErrorOf(range), HasSubstr("overlap"));
 }
 
+// 2^61 elements of 8 bytes are 0 bytes modulo 2^64, as many as the piece has.
+TEST(ManifestTest, Parse_MoreElementsThanBytesCanBeCounted_IsDataLoss) {
+  Manifest manifest = Sample();
+  const int64_t rows = int64_t{1} << 31, columns = int64_t{1} << 30;
+  manifest.tensors = {{.name = "w", .role = "parameter", .dtype = "F64", .shape = {rows, columns}}};
+  manifest.tensors[0].pieces = {
+      {.file = "shard-00000.safetensors", .start = {0, 0}, .size = {rows, columns}, .last_element = uint64_t{1} << 61}};
+
+  absl::Status status = ParseManifest(ManifestText(manifest)).status();
+
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("parameter 'w': shape [2147483648, 1073741824] has too many"));
+}
+
 TEST(ManifestTest, Parse_FileNamesThatLeaveTheFolder_AreRefused) {
   for (const char* name : {"../x", "a/b", "", ".", ".."}) {
     Manifest manifest = Sample();

@@ -135,6 +135,22 @@ TEST_F(SnapshotTest, AnyFlippedBit_IsDetected) {
   EXPECT_EQ((*Snapshot::Open(Path()))->Verify(), absl::OkStatus());
 }
 
+// 2^61 elements of 8 bytes are 0 bytes modulo 2^64.
+TEST_F(SnapshotTest, PieceWithMoreElementsThanItsBytes_IsDamage) {
+  auto buffer = NewBuffer();
+  CheckpointPart part = Copy(7, *buffer);
+  part.tensors[0].dtype = "F64";
+  ManifestPiece& piece = part.tensors[0].pieces[0];
+  piece.last_element = piece.first_element + (uint64_t{1} << 61);
+  piece.last_byte = piece.first_byte;
+  ASSERT_EQ(buffer->Seal(kJob, part, ""), absl::OkStatus());
+
+  absl::Status opened = Snapshot::Open(Path()).status();
+
+  EXPECT_TRUE(absl::IsDataLoss(opened)) << opened;
+  EXPECT_THAT(std::string(opened.message()), HasSubstr("contradicts itself about parameter 'wte.weight'"));
+}
+
 TEST_F(SnapshotTest, TruncatedFile_IsRefused) {
   Save(7, *NewBuffer());
   const uint64_t size = std::filesystem::file_size(Path());
