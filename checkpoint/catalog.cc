@@ -43,6 +43,17 @@ std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t g
   return JoinPath(run_folder, absl::StrCat(StepFolderName(step), ".g", generation, kPartialSuffix));
 }
 
+std::optional<PartialName> SaveOfPartialName(absl::string_view name) {
+  if (!absl::ConsumeSuffix(&name, kPartialSuffix)) return std::nullopt;
+  const size_t dot = name.find(".g");
+  if (dot == absl::string_view::npos) return std::nullopt;
+  PartialName partial;
+  const std::optional<uint64_t> step = StepOfFolderName(name.substr(0, dot));
+  if (!step.has_value() || !absl::SimpleAtoi(name.substr(dot + 2), &partial.generation)) return std::nullopt;
+  partial.step = *step;
+  return partial;
+}
+
 absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder) {
   ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
   std::vector<StepFolder> folders;

@@ -48,6 +48,14 @@ std::optional<uint64_t> StepOfFolderName(absl::string_view name);
 // The folder in which a save of `generation` writes until it is complete: "<run folder>/step-00000100.g2.partial".
 std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t generation);
 
+// What the name of such a folder, "step-00000100.g2.partial", says.
+struct PartialName {
+  uint64_t step = 0;
+  uint64_t generation = 0;
+};
+// Returns nullopt for a partial that is being removed (".swept-...", ".pruned"), and for a name that no save creates.
+std::optional<PartialName> SaveOfPartialName(absl::string_view name);
+
 // Returns the checkpoints, newest first, without verifying them; none if the folder does not exist. Fails if the folder
 // cannot be read.
 absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder);

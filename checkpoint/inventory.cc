@@ -62,17 +62,24 @@ std::optional<RunEntry> EntryOf(const std::string& name) {
   return std::nullopt;
 }
 
-// Whether a run can resume from the entry: an undamaged checkpoint, or a partial that lacks only its final name.
-bool CanResumeFrom(const RunEntry& entry) {
+// Whether a run may resume from the entry: an undamaged checkpoint, or the complete partial of a save, which lacks only
+// its final name. A partial that is being removed never becomes a checkpoint.
+bool MayResumeFrom(const RunEntry& entry) {
   if (entry.kind == RunEntry::Kind::kOrphan) return false;
+  if (entry.kind == RunEntry::Kind::kPartial && !SaveOfPartialName(entry.name).has_value()) return false;
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(entry.path, {});
   return verified.ok() && verified->problems.empty() && verified->manifest->step == entry.step &&
          verified->manifest->nonfinite.empty();
 }
 
+// A partial is protected as if it were a checkpoint, but does not replace one: when the next generation claims the
+// folder, it may reject the partial (settle.h).
 absl::Status CheckOneRemains(const std::vector<RunEntry>& removed, const std::vector<RunEntry>& remaining) {
-  auto good = std::find_if(removed.begin(), removed.end(), CanResumeFrom);
-  if (good == removed.end() || std::any_of(remaining.begin(), remaining.end(), CanResumeFrom)) return absl::OkStatus();
+  auto good = std::find_if(removed.begin(), removed.end(), MayResumeFrom);
+  const bool one_remains = std::any_of(remaining.begin(), remaining.end(), [](const RunEntry& entry) {
+    return entry.kind == RunEntry::Kind::kCheckpoint && MayResumeFrom(entry);
+  });
+  if (good == removed.end() || one_remains) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       good->path, " is the last good checkpoint of its folder and cannot be removed; nothing was removed"));
 }

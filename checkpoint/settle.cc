@@ -21,24 +21,6 @@ namespace {
 // RemovePartial renames a partial to a name that contains this before it removes the partial.
 constexpr absl::string_view kSwept = ".swept-";
 
-// "step-00000100.g2.partial".
-struct PartialName {
-  uint64_t step = 0;
-  uint64_t generation = 0;
-};
-
-// Returns nullopt for a partial that is being removed, and for a name that no save creates.
-std::optional<PartialName> PartialOf(absl::string_view name) {
-  if (!absl::ConsumeSuffix(&name, kPartialSuffix)) return std::nullopt;
-  const size_t dot = name.find(".g");
-  if (dot == absl::string_view::npos) return std::nullopt;
-  PartialName partial;
-  const std::optional<uint64_t> step = StepOfFolderName(name.substr(0, dot));
-  if (!step.has_value() || !absl::SimpleAtoi(name.substr(dot + 2), &partial.generation)) return std::nullopt;
-  partial.step = *step;
-  return partial;
-}
-
 bool IsPartial(absl::string_view name) {
   return absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix);
 }
@@ -60,7 +42,7 @@ absl::Status SyncAll(const std::string& partial, const Manifest& manifest, FileS
 // Returns why a partial does not become a checkpoint; empty if it does, and `verified` then has its manifest.
 std::string WhyNotPublished(const std::string& partial, const std::string& name, const SettleOptions& options,
                             absl::StatusOr<VerifiedCheckpoint>& verified) {
-  const std::optional<PartialName> parsed = PartialOf(name);
+  const std::optional<PartialName> parsed = SaveOfPartialName(name);
   if (!parsed.has_value()) return "was being removed";
   verified = QuickVerifyCheckpoint(partial);
   if (!IsUndamaged(verified, parsed->step) || verified->manifest->generation != parsed->generation) {
@@ -190,7 +172,7 @@ std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t g
   if (!names.ok()) return messages;
   for (const std::string& name : *names) {
     if (!IsPartial(name)) continue;
-    const std::optional<PartialName> partial = PartialOf(name);
+    const std::optional<PartialName> partial = SaveOfPartialName(name);
     if (partial.has_value() && partial->generation == generation) continue;
     absl::Status removed = RemovePartial(JoinPath(run_folder, name), file_system);
     messages.push_back(absl::StrCat(name, removed.ok() ? ", left by another generation, was removed"

@@ -99,6 +99,28 @@ TEST_F(InventoryTest, Remove_OfAPartialThatIsTheOnlyGoodCheckpoint_IsRefused) {
   EXPECT_THAT(Names(), ElementsAre("step-00000600"));
 }
 
+TEST_F(InventoryTest, Partials_DoNotCountAsTheCheckpointThatRemains) {
+  for (const char* name :
+       {"step-00000100.pruned.partial", "step-00000100.g1.swept-abcdefgh.partial", "step-00000100.g2.partial"}) {
+    std::filesystem::rename(Write(100), folder_ / name);
+  }
+  Write(200);
+
+  absl::Status refused = Remove({"step-00000200"});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ(Names().size(), 4u);
+}
+
+TEST_F(InventoryTest, PartialThatIsBeingRemoved_IsNotProtected) {
+  std::filesystem::rename(Write(100), folder_ / "step-00000100.pruned.partial");
+
+  absl::Status removed = Remove({"step-00000100.pruned.partial"});
+
+  EXPECT_TRUE(removed.ok()) << removed;
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
 TEST_F(InventoryTest, Remove_WhileAJobTrainsIntoTheFolder_IsRefused) {
   for (uint64_t step : {100, 200}) Write(step);
   EXPECT_EQ(RunFolderHolder(folder_.path()), "");
