@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -246,7 +247,10 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
     RETURN_IF_ERROR(write("README.md", is_gpt2 ? kReadme : absl::StrReplaceAll(kReadme, {{"GPT-2 ", ""}})));
   }
   RETURN_IF_ERROR(file_system.SyncFolder(partial));
-  return PublishFolder(partial, out, file_system);
+  absl::Status published = PublishFolder(partial, out, file_system);
+  // `partial` may be the folder of another process now; see ReshardCheckpoint.
+  if (FileExists(out)) std::move(remove_partial).Cancel();
+  return published;
 }
 
 absl::Status ExportAdapter(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& base,
@@ -266,7 +270,10 @@ absl::Status ExportAdapter(const Checkpoint& checkpoint, const ModelSizes& sizes
                                      JoinPath(partial, kAdapterWeightsName), file_system));
   RETURN_IF_ERROR(WriteText(JoinPath(partial, kAdapterConfigName), AdapterConfigText(source.model, base), file_system));
   RETURN_IF_ERROR(file_system.SyncFolder(partial));
-  return PublishFolder(partial, out, file_system);
+  absl::Status published = PublishFolder(partial, out, file_system);
+  // `partial` may be the folder of another process now; see ReshardCheckpoint.
+  if (FileExists(out)) std::move(remove_partial).Cancel();
+  return published;
 }
 
 }  // namespace trainyard

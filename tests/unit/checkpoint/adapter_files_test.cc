@@ -154,6 +154,16 @@ TEST_F(AdapterFilesTest, ExportOfTheAdapterAlone_IsReadAgain) {
   }
 }
 
+TEST_F(AdapterFilesTest, FolderThatAppearsDuringTheExport_IsNotRemoved) {
+  RivalDisk disk;
+
+  const absl::Status exported = ExportAdapter(*SavedRun(kAdapted), kAdapted, "", folder_ / "out", disk);
+
+  EXPECT_TRUE(exported.ok()) << exported;
+  EXPECT_TRUE(FileExists(folder_ / "out/adapter_model.safetensors"));
+  EXPECT_TRUE(FileExists(folder_ / "out.partial/mine.txt"));
+}
+
 TEST_F(AdapterFilesTest, ExportOfAnAdapterThatDoesNotExist_IsRefused) {
   const std::unique_ptr<Checkpoint> checkpoint = SavedRun(BaseSizes(kAdapted));
 

@@ -184,6 +184,16 @@ TEST_F(HuggingFaceFolderTest, FailedExport_LeavesNothing) {
   EXPECT_FALSE(FileExists(folder_ / "out.partial"));
 }
 
+TEST_F(HuggingFaceFolderTest, FolderThatAppearsDuringTheExport_IsNotRemoved) {
+  RivalDisk disk;
+
+  const absl::Status exported = ExportModel(*Saved(), kSizes, folder_ / "out", disk);
+
+  EXPECT_TRUE(exported.ok()) << exported;
+  EXPECT_TRUE(FileExists(folder_ / "out/model.safetensors"));
+  EXPECT_TRUE(FileExists(folder_ / "out.partial/mine.txt"));
+}
+
 TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryDifference) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, shape, initial, use, split] : DescribeModel(kSizes).ParametersInExportOrder()) {

@@ -1,4 +1,4 @@
-// A small state and a file system that runs out of space, for the tests of checkpoints.
+// A small state, a file system that runs out of space and one with a rival, for the tests of checkpoints.
 #pragma once
 
 #include <fcntl.h>
@@ -106,6 +106,16 @@ inline void FlipBit(const std::string& path, uint64_t at, int bit) {
   close(fd);
 }
 inline void FlipByte(const std::string& path, size_t at) { FlipBit(path, at, 5); }
+
+// A disk on which another process makes the folder `to` right before a finished folder gets that name.
+class RivalDisk final : public ForwardingDisk {
+ public:
+  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
+    EXPECT_TRUE(MakeFolders(to).ok());
+    EXPECT_TRUE(WriteFileAtomically(to + "/mine.txt", "mine").ok());
+    return ForwardingDisk::RenameOrExchange(from, to);
+  }
+};
 
 // A disk with `free_bytes` of free space; removing files does not free any.
 class FullDisk final : public ForwardingDisk {
