@@ -77,7 +77,8 @@ class Saver {
 
   // Collective. Allocates memory for copies: in shared memory, which outlives this trainer; if there is not enough of
   // it on some rank, one private copy; if there is no memory for that on some rank either, training waits for every
-  // save. Logs a warning if memory is missing. Possible errors: those of a Collective.
+  // save. If saves are made only on request, decides whether there is memory for a copy and allocates none. Logs a
+  // warning if memory is missing. Possible errors: those of a Collective.
   absl::Status Prepare();
   // Removes the snapshots. Called when the rank has completed its work and no process will need them.
   void DropSnapshots();
@@ -143,6 +144,9 @@ class Saver {
 
   std::string RecordDataIdentity(const ManifestData& data) const;
   absl::StatusOr<StateBytes> MeasureState();
+  SaveMemoryPlan PlanFor(const StateBytes& state) const;
+  // Collective. Sets copies_ to whether every rank has memory for a copy; if not, rank 0 logs a warning.
+  absl::Status AgreeOnCopies(const StateBytes& state, bool has_copy);
   // Collective. Returns whether all ranks have two copies in shared memory.
   absl::StatusOr<bool> ShareMemory(const StateBytes& state, const SaveMemoryPlan& plan);
   // Collective. Returns the number of ranks for which `lacks` is true.

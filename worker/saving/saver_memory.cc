@@ -45,33 +45,42 @@ absl::StatusOr<int> Saver::CountRanks(bool lacks) {
   return static_cast<int>(*count.const_data_ptr<double>());
 }
 
+SaveMemoryPlan Saver::PlanFor(const StateBytes& state) const {
+  return PlanSaveMemory({.bytes = state.all,
+                         .local_ranks = deps_.order.local_world_size,
+                         .available_bytes = AvailableHostBytes(),
+                         .folder_bytes = FreeBytesOf(deps_.order.snapshot_folder)});
+}
+
+absl::Status Saver::AgreeOnCopies(const StateBytes& state, bool has_copy) {
+  ASSIGN_OR_RETURN(const int lacking, CountRanks(!has_copy));
+  copies_ = lacking == 0;
+  if (!copies_ && deps_.order.rank == 0) {
+    deps_.log << "warning: on " << Plural(static_cast<uint64_t>(lacking), "rank")
+              << " there is not enough memory for a copy of the state that the rank saves (" << state.all
+              << " bytes on rank 0), so training waits until each save is written" << std::endl;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Saver::Prepare() {
   ASSIGN_OR_RETURN(tensors_, deps_.state.PrepareSaves());
-  if (config_.checkpoint_every == 0 && !config_.checkpoint_keep_best) return absl::OkStatus();
   ASSIGN_OR_RETURN(const StateBytes state, MeasureState());
-  auto make_plan = [&] {
-    return PlanSaveMemory({.bytes = state.all,
-                           .local_ranks = deps_.order.local_world_size,
-                           .available_bytes = AvailableHostBytes(),
-                           .folder_bytes = FreeBytesOf(deps_.order.snapshot_folder)});
-  };
-  SaveMemoryPlan plan = make_plan();
+  SaveMemoryPlan plan = PlanFor(state);
+  if (config_.checkpoint_every == 0 && !config_.checkpoint_keep_best) {
+    // Only a requested save makes a copy. There may be no request, so the memory is not held for the whole job.
+    return AgreeOnCopies(state, plan.one_copy);
+  }
   if (!plan.shared && !deps_.order.snapshot_folder.empty()) {
     // Removes the snapshots of older generations, so that there may be enough memory for those of this generation.
     RemoveOlderSnapshots(deps_.order.snapshot_folder, deps_.order.job_id, deps_.order.generation);
-    plan = make_plan();
+    plan = PlanFor(state);
   }
   ASSIGN_OR_RETURN(shares_, ShareMemory(state, plan));
   if (!shares_) {
     const bool has_copy = plan.one_copy && thread_.Reserve(state.copied).ok();
-    ASSIGN_OR_RETURN(const int lacking, CountRanks(!has_copy));
-    copies_ = lacking == 0;
+    RETURN_IF_ERROR(AgreeOnCopies(state, has_copy));
     if (!copies_) thread_.DropMemory();
-    if (!copies_ && deps_.order.rank == 0) {
-      deps_.log << "warning: on " << Plural(static_cast<uint64_t>(lacking), "rank")
-                << " there is not enough memory for a copy of the state that the rank saves (" << state.all
-                << " bytes on rank 0), so training waits until each save is written" << std::endl;
-    }
   }
   if (deps_.order.rank == 0 && WantedFiles().any()) gathered_.Reserve(GatheredBytes(deps_.state, WantedFiles()));
   held_ = TrackMemory(deps_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));

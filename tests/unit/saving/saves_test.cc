@@ -390,5 +390,24 @@ TEST_F(SavesTest, WithoutSharedMemory_UsesOnePrivateCopyAndWarnsOnce) {
   EXPECT_EQ(SnapshotBytes(shared), 2 * SnapshotBytes(missing));
 }
 
+// The job saves only on request, so no memory is reserved at its start.
+TEST_F(SavesTest, RequestedSave_IsWaitedForIfThereIsNotEnoughMemoryForACopy) {
+  FakeLink copied, waited;
+  copied.SaveAfterReportOf(2);
+  waited.SaveAfterReportOf(2);
+  StartOrder with_memory = Order("run", 8), without_memory = Order("other", 8);
+  without_memory.local_world_size = 1'000'000'000;  // ranks that need as much memory as this one
+
+  ASSERT_EQ(Run(with_memory, copied), kExitDone) << log_.str();
+  ASSERT_EQ(Run(without_memory, waited), kExitDone) << log_.str();
+
+  const std::vector<SavedFact> saves[] = {copied.FactsOf<SavedFact>(), waited.FactsOf<SavedFact>()};
+  ASSERT_THAT(saves[0], SizeIs(2));
+  ASSERT_THAT(saves[1], SizeIs(2)) << log_.str();
+  EXPECT_TRUE(saves[0][0].stall_s.has_value());
+  EXPECT_FALSE(saves[1][0].stall_s.has_value()) << "the save was copied";
+  EXPECT_THAT(log_.str(), HasSubstr("so training waits until each save is written"));
+}
+
 }  // namespace
 }  // namespace trainyard
