@@ -75,6 +75,15 @@ v1::Device DeviceOf(const Job& job) {
   return v1::DEVICE_CPU;
 }
 
+bool ChoosesDeviceItself(const Job& job) {
+  const v1::JobSpec& spec = job.head().spec();
+  if (!spec.has_command()) return false;
+  const auto& decisions = job.head().decisions();
+  return !spec.resources().has_device() ||
+         std::any_of(decisions.begin(), decisions.end(),
+                     [](const v1::ResolvedKey& decision) { return decision.key() == kDeviceKey; });
+}
+
 uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_size) {
   uint32_t requested = job.head().spec().resources().threads_per_rank();
   if (requested > 0) return requested;

@@ -13,6 +13,10 @@ inline constexpr char kCudaValue[] = "cuda";
 // Returns the device of the job's ranks: that of the spec, or else the one chosen with the placement.
 v1::Device DeviceOf(const Job& job);
 
+// Returns whether the job is a command without a value for resources.device. Its resolved spec and a decision then say
+// cpu, but the command chooses its device itself, so it may use the GPUs of its hosts.
+bool ChoosesDeviceItself(const Job& job);
+
 // Returns the threads of one trainer: those of the spec, or else an equal share of the host's cores, at least 1.
 uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_size);
 

@@ -79,7 +79,8 @@ std::string OtherJobsOnGpus(const State& state, const Host& host, const Job& job
   std::string others;
   size_t count = 0;
   for (const JobId& id : host.jobs) {
-    if (id == job.id || DeviceOf(state.jobs.at(id)) != v1::DEVICE_CUDA) continue;
+    const Job& other = state.jobs.at(id);
+    if (id == job.id || (DeviceOf(other) != v1::DEVICE_CUDA && !ChoosesDeviceItself(other))) continue;
     if (++count <= kJobsNamed) absl::StrAppend(&others, count == 1 ? "job " : ", job ", id.value());
   }
   if (!host.strays.empty() || !host.held.empty() || !host.unknown.empty())

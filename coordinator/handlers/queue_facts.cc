@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/desired.h"
 #include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/advance_job.h"
 #include "coordinator/handlers/avoid_hosts.h"
@@ -124,8 +125,9 @@ WaitingJob MakeWaitingJob(const Turn& turn, const Job& job, const std::vector<Ho
                      .placement = MakePlacementFacts(turn.now, job, hosts)};
   waiting.is_preempting = !waiting.victims.empty();
   waiting.wants_gpus = waiting.placement.needs_gpu;
-  if (!job.head().spec().resources().has_device()) {
-    // Whether the job computes on GPUs is decided when it has hosts; before that, it is assumed to want existing GPUs.
+  if (!job.head().spec().resources().has_device() || ChoosesDeviceItself(job)) {
+    // Whether the job computes on GPUs is decided when it has hosts, by the coordinator or by the command itself;
+    // before that, it is assumed to want existing GPUs.
     waiting.wants_gpus = std::any_of(hosts.begin(), hosts.end(), [](const HostSlots& host) { return host.gpus > 0; });
   }
   return waiting;

@@ -10,10 +10,7 @@ namespace trainyard {
 namespace {
 
 uint64_t GpusOf(const State& state, const Job& job) {
-  if (!job.head().spec().has_command() || job.head().spec().resources().has_device()) {
-    return DeviceOf(job) == v1::DEVICE_CUDA ? job.ranks.size() : 0;
-  }
-  // A command decides for itself whether it uses the GPUs of its hosts.
+  if (!ChoosesDeviceItself(job)) return DeviceOf(job) == v1::DEVICE_CUDA ? job.ranks.size() : 0;
   uint64_t gpus = 0;
   for (const auto& [name, ranks] : job.ranks_on) {
     const auto host = state.hosts.find(name);

@@ -1,6 +1,7 @@
 // The device of a job that does not set one: the policy as a table, and the core with hosts that have GPUs.
 #include "coordinator/policy/device.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/coordinator/fake_host.h"
@@ -128,6 +129,39 @@ TEST_F(JobDevice, DefaultDevice_IsCpuIfAnotherJobUsesTheGpus) {
   EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CUDA);
   EXPECT_EQ(Desired(host, "bbbbbbbb"), v1::DEVICE_CPU);
   EXPECT_EQ(Decision("bbbbbbbb").reason(), "the GPUs of w1 may be in use by job aaaaaaaa");
+}
+
+TEST_F(JobDevice, DefaultDevice_IsCpuIfACommandMayUseTheGpus_ButNotIfTheCommandSetsCpu) {
+  FakeHost& host = Host("w1", 4, 4);
+  v1::JobSpec on_cpu = CommandSpec(1);
+  on_cpu.mutable_resources()->set_device(v1::DEVICE_CPU);
+
+  harness_.Submit(on_cpu, "aaaaaaaa");
+  harness_.Submit(OpenSpec(1), "bbbbbbbb");
+  harness_.Submit(CommandSpec(1), "cccccccc");
+  harness_.Submit(OpenSpec(1), "dddddddd");
+
+  EXPECT_EQ(Decision("bbbbbbbb").reason(), "w1 has 4 GPUs for 1 rank");
+  EXPECT_EQ(Desired(host, "dddddddd"), v1::DEVICE_CPU);
+  EXPECT_EQ(Decision("dddddddd").reason(), "the GPUs of w1 may be in use by job bbbbbbbb, job cccccccc");
+}
+
+TEST_F(JobDevice, Command_CountsAgainstTheQuotaOfGpus_OnHostsWithGpus) {
+  harness_.queue.namespaces["default"].max_gpus = 2;
+  harness_.Restart();
+  Host("w1", 1, 0);
+  harness_.Submit(CommandSpec(1), "aaaaaaaa");
+  EXPECT_EQ(harness_.StateOf("aaaaaaaa"), v1::JOB_STATE_PLACED) << harness_.Get("aaaaaaaa").reason();
+  EXPECT_EQ(harness_.Queue().namespaces(0).gpus(), 0u);
+  Host("w2", 4, 4);
+
+  harness_.Submit(CommandSpec(2), "bbbbbbbb");
+  harness_.Submit(CommandSpec(1), "cccccccc");
+
+  EXPECT_EQ(harness_.StateOf("bbbbbbbb"), v1::JOB_STATE_PLACED) << harness_.Get("bbbbbbbb").reason();
+  EXPECT_EQ(harness_.Queue().namespaces(0).gpus(), 2u);
+  EXPECT_EQ(harness_.StateOf("cccccccc"), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(harness_.Get("cccccccc").reason(), testing::HasSubstr("namespace default uses 2 of 2 GPUs"));
 }
 
 TEST_F(JobDevice, DeviceInTheSpec_IsNotADecision) {
