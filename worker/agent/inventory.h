@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "trainyard/v1/agent.pb.h"
 
 namespace trainyard::agent {
@@ -54,9 +55,16 @@ struct NetworkInterface {
 // All interfaces by name. `sys` is the mount point of sysfs, which tests replace.
 std::vector<NetworkInterface> ListInterfaces(const std::string& sys = "/sys");
 
-// Adds the GPUs that the driver's management library reports, or a note why there are none or why trainers cannot use
-// them.
+// Adds the GPUs that the driver's management library reports and CUDA_VISIBLE_DEVICES, which trainers inherit, does not
+// hide. Otherwise adds a note why there are none or why trainers cannot use them.
 void AddGpus(v1::Inventory* inventory);
+
+// Returns the GPUs that a program with this value of CUDA_VISIBLE_DEVICES sees, in its order: those that the entries
+// name by number or by the beginning of the UUID, up to the first entry that names none, several or one again. The
+// numbers are those of the management library; CUDA's are the same if the GPUs are alike or CUDA_DEVICE_ORDER is
+// PCI_BUS_ID. If the value names a MIG device, a part of a GPU, returns all GPUs, because the library lists whole ones.
+google::protobuf::RepeatedPtrField<v1::Gpu> VisibleGpus(const google::protobuf::RepeatedPtrField<v1::Gpu>& gpus,
+                                                        absl::string_view visible);
 
 // Why trainers in the folder `binaries` cannot compute on the GPUs here; empty: they can. Initializes the driver in
 // this process.

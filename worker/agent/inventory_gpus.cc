@@ -2,8 +2,15 @@
 // without it. Only the functions that are called are declared here; their interface is stable since version 2.
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/files.h"
 #include "common/plain_text.h"
 #include "worker/agent/inventory.h"
@@ -14,6 +21,7 @@ namespace {
 constexpr char kLibrary[] = "libnvidia-ml.so.1";
 constexpr char kDriver[] = "libcuda.so.1";
 constexpr char kPlugin[] = "libtrainyard_cuda.so";
+constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 constexpr int kSuccess = 0;
 constexpr unsigned kTextBytes = 96;
 
@@ -54,7 +62,35 @@ bool LoadAll(void* library, Nvml* nvml) {
 // The CUDA version of the pinned LibTorch: a driver of an older major version does not support it.
 constexpr int kCudaMajor = 13;
 
+// Returns the GPU that an entry of CUDA_VISIBLE_DEVICES names; null if it names none or several.
+const v1::Gpu* FindGpu(const google::protobuf::RepeatedPtrField<v1::Gpu>& gpus, absl::string_view entry) {
+  uint32_t index = 0;
+  const bool is_index = absl::SimpleAtoi(entry, &index);
+  if (!is_index && !absl::StartsWith(entry, "GPU-")) return nullptr;
+  const v1::Gpu* found = nullptr;
+  for (const v1::Gpu& gpu : gpus) {
+    const bool matches = is_index ? gpu.index() == index : absl::StartsWith(gpu.uuid(), entry);
+    if (!matches) continue;
+    if (found != nullptr) return nullptr;
+    found = &gpu;
+  }
+  return found;
+}
+
 }  // namespace
+
+google::protobuf::RepeatedPtrField<v1::Gpu> VisibleGpus(const google::protobuf::RepeatedPtrField<v1::Gpu>& gpus,
+                                                        absl::string_view visible) {
+  if (absl::StrContains(visible, "MIG-")) return gpus;
+  google::protobuf::RepeatedPtrField<v1::Gpu> listed;
+  for (absl::string_view entry : absl::StrSplit(visible, ',', absl::SkipEmpty())) {
+    const v1::Gpu* gpu = FindGpu(gpus, absl::StripAsciiWhitespace(entry));
+    const auto is_same = [gpu](const v1::Gpu& before) { return before.index() == gpu->index(); };
+    if (gpu == nullptr || std::any_of(listed.begin(), listed.end(), is_same)) break;
+    *listed.Add() = *gpu;
+  }
+  return listed;
+}
 
 std::string CudaNote(const std::string& binaries) {
   if (!FileExists(JoinPath(binaries, kPlugin))) return absl::StrCat(kPlugin, " is not next to the trainer");
@@ -137,8 +173,14 @@ void AddGpus(v1::Inventory* inventory) {
       gpu->set_compute_major(static_cast<uint32_t>(major));
     }
   }
-  if (inventory->gpus().empty()) {
+  const bool found_any = !inventory->gpus().empty();
+  if (const char* visible = getenv(kVisibleDevices); visible != nullptr) {
+    *inventory->mutable_gpus() = VisibleGpus(inventory->gpus(), visible);
+  }
+  if (!found_any) {
     inventory->set_gpu_note("the driver found no GPU");
+  } else if (inventory->gpus().empty()) {
+    inventory->set_gpu_note(absl::StrCat(kVisibleDevices, ", which trainers inherit, names no GPU of this host"));
   } else {
     inventory->set_cuda_note(CudaNote(BinaryFolder()));
   }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -170,6 +171,29 @@ TEST(Inventory, OfThisHost_IsPlausible) {
   EXPECT_THAT(inventory.kernel(), HasSubstr("Linux"));
   EXPECT_EQ(inventory.data_address(), "127.0.0.1");
   EXPECT_NE(inventory.gpus().empty(), inventory.gpu_note().empty());
+}
+
+TEST(Inventory, CudaVisibleDevices_SelectsAndOrdersTheGpus) {
+  v1::Inventory inventory;
+  for (const char* uuid : {"GPU-aa10", "GPU-ab20", "GPU-ac30"}) {
+    v1::Gpu* gpu = inventory.add_gpus();
+    gpu->set_index(static_cast<uint32_t>(inventory.gpus_size() - 1));
+    gpu->set_uuid(uuid);
+  }
+  const auto indexes = [&inventory](const char* visible) {
+    std::vector<uint32_t> found;
+    for (const v1::Gpu& gpu : VisibleGpus(inventory.gpus(), visible)) found.push_back(gpu.index());
+    return found;
+  };
+
+  EXPECT_THAT(indexes("2,0"), ElementsAre(2u, 0u));
+  EXPECT_THAT(indexes("GPU-ab, 0"), ElementsAre(1u, 0u));
+  EXPECT_THAT(indexes("0,x,1"), ElementsAre(0u));
+  EXPECT_THAT(indexes("1,GPU-ab"), ElementsAre(1u)) << "a GPU counts once";
+  EXPECT_THAT(indexes("MIG-1234"), ElementsAre(0u, 1u, 2u)) << "parts of GPUs are not listed";
+  for (const char* none : {"", "3", "-1", "NoDevFiles", "GPU-", "GPU-ad"}) {
+    EXPECT_TRUE(indexes(none).empty()) << none;
+  }
 }
 
 TEST(Inventory, InterfaceAddress_IsThatOfTheInterface) {
