@@ -62,11 +62,14 @@ absl::Status CheckFields(const v1::Hello& hello) {
 // tries again until its own coordinator is back or its trainers have ended.
 absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   const std::string& ours = state.options.cluster_id;
-  if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
+  const auto& trainers = hello.trainers();
+  const auto running = std::count_if(trainers.begin(), trainers.end(),
+                                     [](const v1::RunningTrainer& trainer) { return !trainer.ended(); });
+  if (hello.cluster_id().empty() || hello.cluster_id() == ours || running == 0) return absl::OkStatus();
   return AddReason(
       absl::UnavailableError(absl::StrCat(
-          "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
-          ", but this coordinator is that of cluster ", ours,
+          "host ", hello.host(), " runs ", Plural(static_cast<uint64_t>(running), "trainer"), " of cluster ",
+          hello.cluster_id(), ", but this coordinator is that of cluster ", ours,
           "; start the coordinator with the --state folder of that cluster, or the daemon with --adopt-cluster, which "
           "ends those trainers and gives the host to this cluster")),
       reasons::kOtherCluster);

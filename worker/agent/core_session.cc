@@ -62,13 +62,14 @@ v1::Hello Core::MakeHello() const {
   // A coordinator of another cluster refuses a hello that contains this cluster id.
   if (!options_.adopt_cluster) hello.set_cluster_id(cluster_id_);
   // A trainer that has ended is named until its exit is reported: the fact follows, and leaving the trainer out would
-  // make the coordinator count it as lost.
+  // make the coordinator count it as lost. A coordinator of another cluster accepts a host whose trainers have ended.
   for (const auto& [id, trainer] : trainers_) {
     if (trainer.exit_reported) continue;
     v1::RunningTrainer* running = hello.add_trainers();
     *running->mutable_key() = ToProto(id);
     running->set_pid(trainer.pid);
     running->set_ready(trainer.ready);
+    running->set_ended(trainer.process == Process::kEnded);
   }
   return hello;
 }

@@ -194,11 +194,26 @@ TEST(AgentOutbox, CoordinatorOfAnotherCluster_ReceivesNoFacts) {
   EXPECT_THAT(driver.All<Log>().at(1).text, HasSubstr("2 facts of cluster c1 are dropped"));
 }
 
+TEST(AgentOutbox, TrainerThatHasEnded_IsNamedAsEnded_AndAnotherClusterReceivesItsExitAlone) {
+  CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
+  driver.Handle(driver.Ended(Rank(0), 4));
+
+  driver.Attach(/*acked_fact=*/0, "c2");
+
+  const v1::Hello hello = driver.All<Dial>().at(0).hello;
+  ASSERT_EQ(hello.trainers_size(), 1);
+  EXPECT_TRUE(hello.trainers(0).ended());
+  ASSERT_THAT(driver.AllFacts(), SizeIs(1));
+  EXPECT_TRUE(driver.AllFacts()[0].has_exited());
+}
+
 TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWithAdoptCluster) {
   CoreDriver waiting("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   waiting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   waiting.Handle(AllFound{});
   EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // coordinators of other clusters refuse it
+  EXPECT_FALSE(waiting.All<Dial>()[0].hello.trainers(0).ended());
   waiting.Handle(SessionEnded{absl::UnavailableError("host h1 runs 1 trainers of cluster c1")});
   waiting.Run(absl::Minutes(1));
   EXPECT_THAT(waiting.All<SignalProcess>(), IsEmpty());

@@ -270,6 +270,23 @@ TEST(CoreFencing, HostWithTrainersOfAnotherCluster_IsNotOrderedToEndThem) {
   EXPECT_FALSE(host.refused()) << "an idle daemon may change its cluster";
 }
 
+TEST(CoreFencing, HostWhoseTrainersOfAnotherClusterHaveEnded_IsAccepted_AndTheirExitsFreeTheirSlots) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.cluster = "theirs";
+  const v1::TrainerKey key = Key("otherjob001", 1, 0);
+  host.running[FakeHost::Name(key)] = key;
+  host.ended.insert(FakeHost::Name(key));
+
+  host.Attach();
+
+  ASSERT_FALSE(host.refused());
+  harness.Submit(MakeSpec(2), kJob);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "a trainer uses its slot until its exit is reported";
+  host.Exit(key, 1);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED) << harness.Get(kJob).reason();
+}
+
 TEST(CoreFencing, WrongProtocol_IsRefused) {
   Harness harness;
   AttachHost attach{harness.NewSession(), {}, "peer"};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,11 @@ class FakeHost {
     attach.hello.mutable_inventory()->set_data_address("10.0.0.1");
     attach.hello.set_applied_revision(applied);
     attach.hello.set_cluster_id(cluster);
-    for (const auto& [key, trainer] : running) *attach.hello.add_trainers()->mutable_key() = trainer;
+    for (const auto& [id, key] : running) {
+      v1::RunningTrainer& trainer = *attach.hello.add_trainers();
+      *trainer.mutable_key() = key;
+      trainer.set_ended(ended.contains(id));
+    }
     attach.hello.set_outbox_id(outbox_id);
     harness.alive.push_back(session);
     harness.Handle(std::move(attach));
@@ -261,6 +266,7 @@ class FakeHost {
   uint64_t sequence = 0;
   uint64_t applied = 0;
   std::map<std::string, v1::TrainerKey> running;
+  std::set<std::string> ended;  // the names of those trainers in `running` whose processes have ended
 };
 
 inline v1::TrainerKey Key(const std::string& job, uint64_t generation, uint32_t rank) {
