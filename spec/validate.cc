@@ -6,9 +6,11 @@
 
 #include "absl/numeric/int128.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/network.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
 #include "models/model_description.h"
@@ -38,6 +40,18 @@ constexpr size_t kInterfaceBytesMax = 15;  // the kernel's IFNAMSIZ without the 
 std::string NameOf(const google::protobuf::EnumDescriptor* type, int number) {
   const auto* value = type->FindValueByNumber(number);
   return value == nullptr ? absl::StrCat(number) : EnumName(*value);
+}
+
+// Whether the HTTP library that delivers webhooks can parse `authority`, the part of a URL between "://" and the path.
+// Between brackets, that library accepts digits and colons only. It takes other text for a host name, or throws.
+bool IsHostWithOptionalPort(absl::string_view authority) {
+  const bool has_port = absl::StrContains(authority, ":") && !absl::EndsWith(authority, "]");
+  const std::string with_port = has_port ? std::string(authority) : absl::StrCat(authority, ":80");
+  const absl::optional<HostPort> split = SplitHostPort(with_port);
+  if (!split.has_value()) return false;
+  const bool is_ipv6 = absl::StrContains(split->host, ":");
+  if (is_ipv6) return split->host.find_first_not_of("0123456789:") == absl::string_view::npos;
+  return authority.find_first_of("[]") == absl::string_view::npos;
 }
 
 class Validator {
@@ -109,6 +123,10 @@ class Validator {
       Error("on_end.webhook", "expected a URL like https://example.org/path, of visible ASCII characters");
     } else if (url.find('@') < path) {
       Error("on_end.webhook", "must not contain a user or password: everyone who may read the job can see it");
+    } else if (const std::string authority = url.substr(host, path - host); !IsHostWithOptionalPort(authority)) {
+      Error("on_end.webhook", absl::StrCat("expected a host, with a port of 1 to 65535 if there is one, as in "
+                                           "http://example.org:8080/path; found ",
+                                           authority, ". For an IPv6 address with letters, give a host name instead"));
     }
   }
 

@@ -86,5 +86,11 @@ TEST(PostJson, SaysWhyThereIsNoAnswer) {
   EXPECT_THAT(answer.problem, testing::HasSubstr("no answer"));
 }
 
+TEST(PostJson, ReportsAPortThatIsNoNumberOfAPort) {
+  const WebhookAnswer answer = PostJson("http://127.0.0.1:99999999999/hook", "{}");
+  EXPECT_EQ(answer.status, 0);
+  EXPECT_THAT(answer.problem, testing::HasSubstr("the URL cannot be used"));
+}
+
 }  // namespace
 }  // namespace trainyard

@@ -130,12 +130,19 @@ TEST(OnEnd, AcceptsAUrl_AndRefusesOtherText) {
   const auto errors = [](const std::string& url) {
     return Read(absl::StrCat(kCommandJob, "on_end: {webhook: \"", url, "\"}\n")).Errors();
   };
-  for (const char* url : {"https://example.org/a?b=c@d", "http://127.0.0.1:8080", "https://[::1]:80/#x"}) {
+  for (const char* url :
+       {"https://example.org/a?b=c@d", "http://127.0.0.1:8080", "https://[::1]:80/#x", "http://[::1]"}) {
     EXPECT_EQ(errors(url), "") << url;
   }
   for (const char* url :
        {"", "ftp://a/b", "https://", "https:///a", "https://a b", "https://\u00e9.org", "example.org"}) {
     EXPECT_NE(errors(url).find("on_end.webhook: expected a URL"), std::string::npos) << url << errors(url);
+  }
+  for (const char* url :
+       {"http://a:99999999999", "http://a:70000/x", "http://a:0", "http://a:80x?y", "http://a:", "http://a:1:2",
+        "http://:80", "http://[::1", "http://[::1]x", "https://[2001:db8::1]/hook", "http://[a]"}) {
+    EXPECT_NE(errors(url).find("on_end.webhook: expected a host, with a port of 1 to 65535"), std::string::npos)
+        << url << errors(url);
   }
   EXPECT_NE(errors("https://ada:secret@example.org/a").find("must not contain a user or password"), std::string::npos);
 }
