@@ -100,13 +100,12 @@ absl::StatusOr<Peer> ConnectTcp(const Address& address) {
     close(fd);
     return after.status();
   }
-  // Any process that listened before or after the connection was made may be the peer.
-  Peer peer{.fd = fd, .address = address.text, .users = {}};
-  if (!before.empty() && !after->empty()) {
-    peer.users = before;
-    peer.users.insert(peer.users.end(), after->begin(), after->end());
+  absl::StatusOr<std::vector<uid_t>> users = UsersOfTwoLooks(before, *after, address.text);
+  if (!users.ok()) {
+    close(fd);
+    return users.status();
   }
-  return peer;
+  return Peer{.fd = fd, .address = address.text, .users = *std::move(users)};
 }
 
 absl::StatusOr<Peer> ConnectUnix(absl::string_view path, const std::string& text) {

@@ -46,7 +46,8 @@ struct CoordinatorChannel {
 
 // A channel to another machine connects when it is used; a channel to this machine is connected already. Possible
 // errors:
-//   Unavailable                no process accepts connections there, or it sends nothing within `greeting_wait`.
+//   Unavailable                no process accepts connections there, or it sends nothing within `greeting_wait`, or the
+//                              process that listens there has just changed.
 //   PermissionDenied           the listening process belongs to a user who is not trusted; nothing was sent.
 //   NotFound, InvalidArgument  the token file is missing or invalid, for example readable by others, or the address is
 //                              invalid.

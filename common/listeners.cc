@@ -128,6 +128,17 @@ absl::StatusOr<std::vector<uid_t>> ListeningUsers(const sockaddr_storage& addres
   return users;
 }
 
+absl::StatusOr<std::vector<uid_t>> UsersOfTwoLooks(const std::vector<uid_t>& before, const std::vector<uid_t>& after,
+                                                   absl::string_view address) {
+  if (before.empty() != after.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("the program that listens at ", address, " has just changed; nothing was sent there. Try again"));
+  }
+  std::vector<uid_t> users = before;
+  users.insert(users.end(), after.begin(), after.end());
+  return users;
+}
+
 std::string NumericAddress(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = {};
   if (address.ss_family == AF_INET) {

@@ -27,6 +27,13 @@ bool ParseListener(absl::string_view line, const sockaddr_storage& address, std:
 // there are none. Possible errors: those of reading /proc/net.
 absl::StatusOr<std::vector<uid_t>> ListeningUsers(const sockaddr_storage& address);
 
+// The users whose program may be at the other end of a connection to `address`: all that ListeningUsers found `before`
+// or `after` the connection was made. Empty if neither look found a user: the kernel does not report them. Pure.
+// Possible errors: Unavailable: only one of the looks found a user, so the program at the other end has begun or
+// stopped to listen meanwhile, and its user is not known; connect again.
+absl::StatusOr<std::vector<uid_t>> UsersOfTwoLooks(const std::vector<uid_t>& before, const std::vector<uid_t>& after,
+                                                   absl::string_view address);
+
 // "127.0.0.1:7070", "[::1]:7070"; empty for other address families.
 std::string NumericAddress(const sockaddr_storage& address);
 

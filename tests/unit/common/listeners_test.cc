@@ -100,6 +100,18 @@ TEST(ListeningUsers, OwnSocket_BelongsToThisUser_UntilItIsClosed) {
   }
 }
 
+TEST(UsersOfTwoLooks, AreThoseOfBoth_AndUnknownIfOnlyOneFoundAny) {
+  const std::vector<uid_t> none, stranger = {65533}, root = {0};
+
+  EXPECT_THAT(*UsersOfTwoLooks(stranger, root, "127.0.0.1:7070"), ElementsAre(65533u, 0u));
+  EXPECT_THAT(*UsersOfTwoLooks(none, none, "127.0.0.1:7070"), IsEmpty());
+  for (const absl::Status& status : {UsersOfTwoLooks(stranger, none, "127.0.0.1:7070").status(),
+                                     UsersOfTwoLooks(none, stranger, "127.0.0.1:7070").status()}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_NE(status.message().find("127.0.0.1:7070 has just changed"), absl::string_view::npos) << status;
+  }
+}
+
 TEST(UserStateFolder, FoldersOfAnotherUser_AreSkipped) {
   const TemporaryFolder own;
   setenv("XDG_STATE_HOME", own.path().c_str(), 1);
