@@ -130,6 +130,12 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
   if (is_call ? head.method != "POST" : head.method != "GET" && head.method != "HEAD") {
     return MethodNotAllowed(is_call ? "POST" : "GET, HEAD");
   }
+  // The server reserves memory for an admitted body, and the files of the page need no token.
+  if (!is_call && head.content_length > 0) {
+    return StatusResponse(AddReason(absl::InvalidArgumentError("a GET or HEAD request has no body here; send it "
+                                                               "without Content-Length"),
+                                    reasons::kHttpRequestInvalid));
+  }
   if (!absl::StartsWith(head.path, kApiPrefix)) {
     if (StatusPage::IsFile(head.path)) return absl::nullopt;
     return StatusResponse(PathNotFoundError("the status page is at /, the metrics are at /metrics"));

@@ -263,6 +263,8 @@ TEST_F(StatusPageTest, UnknownTargetsAndMethods_AreRefused) {
   }
   EXPECT_THAT(Get("/", "Authorization: a\r\nAuthorization: b\r\n"), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(Get("/", "no header\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Get("/", "Content-Length: 1\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Get("/", "Content-Length: 0\r\n"), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(Answer("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(Get("/api/v1/JobService/Get"), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: POST\r\n")));
   EXPECT_THAT(asked_, SizeIs(0));
@@ -286,6 +288,7 @@ TEST_F(StatusPageTest, EveryRefusal_HasAReason) {
   EXPECT_EQ(reason_of(Get("/api/v1/JobService/Get")), reasons::kHttpMethodNotAllowed);
   EXPECT_EQ(reason_of(Get("/", "", "evil.example")), reasons::kOtherSite);
   EXPECT_EQ(reason_of(Get("/api/v1/jobs", "Origin: null\r\n")), reasons::kOtherSite);
+  EXPECT_EQ(reason_of(Get("/", "Content-Length: 1\r\n")), reasons::kHttpRequestInvalid);
   EXPECT_EQ(reason_of(Call("NoSuchMethod", "")), reasons::kMethodUnknown);
   EXPECT_EQ(reason_of(Call("Cancel", "")), reasons::kTokenNotConfigured);
   EXPECT_EQ(reason_of(Call("Get", "")), reasons::kStarting);
