@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -75,12 +76,24 @@ absl::Status WriteAll(int fd, absl::string_view data, const std::string& path) {
   return ErrnoStatus(n < 0 ? errno : ENOSPC, absl::StrCat("cannot write token file ", path));
 }
 
+// The file gets its name only when it is complete: an empty file after a crash or on a full disk would be refused at
+// every later start. Possible errors: AlreadyExists: the path exists, and was not changed.
 absl::Status MakeTokenFile(const std::string& path, absl::string_view token) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  struct stat ignored;
+  // The folder of an existing file may be read-only, such as that of a mounted secret.
+  if (lstat(path.c_str(), &ignored) == 0) return ErrnoStatus(EEXIST, absl::StrCat("cannot make token file ", path));
+  const std::string temporary = absl::StrCat(path, ".", RandomId(8));
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot make token file ", path));
+  absl::Cleanup remove_temporary = [&temporary] { unlink(temporary.c_str()); };
   absl::Status written = WriteAll(fd, absl::StrCat(token, "\n"), path);
+  if (written.ok() && fsync(fd) != 0) written = ErrnoStatus(errno, absl::StrCat("cannot write token file ", path));
   close(fd);
-  return written;
+  RETURN_IF_ERROR(written);
+  // Neither call replaces a file that another program has made meanwhile. Some file systems support only one of them.
+  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
+  if (link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("cannot put token file ", path, " in its place"));
 }
 
 // Creates the folder if necessary, makes it private to this user, and opens it. The descriptor refers to this folder

@@ -59,7 +59,7 @@ struct NamedToken {
 // letters, digits and -._~+/= .
 absl::StatusOr<NamedToken> ReadNamedToken(const std::string& path);
 
-// As ReadNamedToken. If the file is missing, generates a token and writes it there with mode 0600.
+// As ReadNamedToken. If the file is missing, generates a token and writes it there atomically, mode 0600.
 absl::StatusOr<NamedToken> ReadOrMakeNamedToken(const std::string& path);
 
 }  // namespace trainyard

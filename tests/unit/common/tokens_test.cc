@@ -3,9 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/match.h"
@@ -97,6 +100,25 @@ TEST_F(TokensTest, NamedToken_IsTrimmed_AndMadeIfMissing) {
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(ReadOrMakeNamedToken(made)->token, first->token);
   EXPECT_EQ(ModeOf(made), 0600u);
+}
+
+TEST_F(TokensTest, FullDisk_LeavesNoNamedToken_SoThatTheNextStartMakesOne) {
+  const std::string path = temporary_ / "token";
+  const auto handler = signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error, as on a full disk
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit nothing = before;
+  nothing.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &nothing), 0);
+
+  const absl::Status full = ReadOrMakeNamedToken(path).status();
+
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_THAT(std::string(full.message()), HasSubstr(path));
+  EXPECT_TRUE(std::filesystem::is_empty(temporary_.path())) << "neither the file nor a temporary one is left";
+  EXPECT_TRUE(ReadOrMakeNamedToken(path).ok());
+  EXPECT_EQ(ModeOf(path), 0600u);
 }
 
 TEST_F(TokensTest, InvalidToken_IsRejected_AndNotPrinted) {
