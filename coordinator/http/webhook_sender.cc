@@ -4,7 +4,10 @@
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #define CPPHTTPLIB_ZLIB_SUPPORT
 #define CPPHTTPLIB_BROTLI_SUPPORT
+#include <fcntl.h>
 #include <httplib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -21,15 +24,65 @@ namespace {
 
 constexpr char kCertificates[] = "/etc/ssl/certs/ca-certificates.crt";
 constexpr int kConnectSeconds = 3;
-constexpr int kAnswerSeconds = 5;
+constexpr int kAnswerSeconds = 5;  // for each read
+constexpr absl::Duration kRequestTime = absl::Seconds(10);
+constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
 
 double Seconds(int64_t unix_ms) { return static_cast<double>(unix_ms) / 1000; }
 
+// Shuts down the connection of a request after kRequestTime, or when `stop` is requested. httplib limits each read
+// alone, so a server that sends a byte every few seconds would hold a request for ever. Its function to stop a client
+// waits until a TLS handshake is over. Thread-safe.
+class RequestLimit {
+ public:
+  explicit RequestLimit(const std::stop_token& stop)
+      : stop_(stop), end_(Clock::GetSteadyClock().TimeNow() + kRequestTime), thread_([this] { Run(); }) {}
+  ~RequestLimit() {
+    {
+      absl::MutexLock lock(&mu_);
+      done_ = true;
+      changed_.SignalAll();
+    }
+    thread_.join();
+    if (fd_ >= 0) close(fd_);
+  }
+  RequestLimit(const RequestLimit&) = delete;
+  RequestLimit& operator=(const RequestLimit&) = delete;
+
+  // Applies the limit to the socket `fd` instead of an earlier one. It keeps a duplicate, because httplib may close
+  // `fd` at any time.
+  void Watch(int fd) {
+    absl::MutexLock lock(&mu_);
+    if (fd_ >= 0) close(fd_);
+    fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  }
+
+ private:
+  void Run() {
+    absl::MutexLock lock(&mu_);
+    while (!done_) {
+      const bool is_over = stop_.stop_requested() || Clock::GetSteadyClock().TimeNow() >= end_;
+      // Repeated, because a socket that begins to connect meanwhile is not shut down yet.
+      if (is_over && fd_ >= 0) shutdown(fd_, SHUT_RDWR);
+      changed_.WaitFor(&mu_, kLookInterval);
+    }
+  }
+
+  const std::stop_token stop_;
+  const absl::Time end_;
+  absl::Mutex mu_;
+  SteadyCondVar changed_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  int fd_ ABSL_GUARDED_BY(mu_) = -1;
+  std::thread thread_;  // last: it uses the other members
+};
+
 // Throws the exceptions of httplib, for example for a port that is no 32-bit number.
-WebhookAnswer PostOrThrow(const std::string& url, const std::string& body) {
+WebhookAnswer PostOrThrow(const std::string& url, const std::string& body, const std::stop_token& stop) {
   const size_t host = url.find("://");
   if (host == std::string::npos) return {.status = 0, .problem = "the URL has no scheme"};
   const size_t path = url.find_first_of("/?#", host + 3);
+  RequestLimit limit(stop);
   httplib::Client client(url.substr(0, path));
   if (!client.is_valid()) return {.status = 0, .problem = "the URL cannot be used"};
   // OpenSSL's default may be another path, where Debian's package ca-certificates has no file.
@@ -37,12 +90,24 @@ WebhookAnswer PostOrThrow(const std::string& url, const std::string& body) {
   client.set_connection_timeout(kConnectSeconds);
   client.set_read_timeout(kAnswerSeconds);
   client.set_write_timeout(kAnswerSeconds);
+  client.set_socket_options([&limit](int fd) { limit.Watch(fd); });
   std::string target = path == std::string::npos ? "/" : url.substr(path, url.find('#', path) - path);
   if (target.empty() || target[0] != '/') target.insert(0, "/");
-  const httplib::Headers headers = {{"User-Agent", absl::StrCat("trainyard/", kVersion)}};
-  const httplib::Result result = client.Post(target, headers, body, "application/json");
-  if (!result) return {.status = 0, .problem = absl::StrCat("no answer: ", httplib::to_string(result.error()))};
-  return {.status = result->status, .problem = ""};
+  httplib::Request request;
+  request.method = "POST";
+  request.path = target;
+  request.headers = {{"User-Agent", absl::StrCat("trainyard/", kVersion)}, {"Content-Type", "application/json"}};
+  request.body = body;
+  int status = 0;
+  // Ends the request before the body of the answer, which is not needed and may be endless. `result` is an error then.
+  request.response_handler = [&status](const httplib::Response& response) {
+    status = response.status;
+    return false;
+  };
+  const httplib::Result result = client.send(request);
+  if (result) status = result->status;  // an answer that cannot have a body
+  if (status != 0) return {.status = status, .problem = ""};
+  return {.status = 0, .problem = absl::StrCat("no answer: ", httplib::to_string(result.error()))};
 }
 
 }  // namespace
@@ -63,10 +128,10 @@ std::string WebhookBody(const v1::Job& job) {
   return body.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
 }
 
-WebhookAnswer PostJson(const std::string& url, const std::string& body) {
+WebhookAnswer PostJson(const std::string& url, const std::string& body, const std::stop_token& stop) {
   // The check of job files refuses such URLs, but the store may contain jobs of a version without that check.
   try {
-    return PostOrThrow(url, body);
+    return PostOrThrow(url, body, stop);
   } catch (const std::exception& e) {
     return {.status = 0, .problem = absl::StrCat("the URL cannot be used: ", e.what())};
   }
@@ -90,6 +155,7 @@ void WebhookSender::Stop(absl::Duration limit) {
     stopping_ = true;
     changed_.SignalAll();
   }
+  stop_.request_stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -113,7 +179,7 @@ bool WebhookSender::TakeNext(Pending* next) {
 void WebhookSender::Run() {
   Pending next;
   while (TakeNext(&next)) {
-    const WebhookAnswer answer = deliver_(next.due.url, WebhookBody(next.due.job));
+    const WebhookAnswer answer = deliver_(next.due.url, WebhookBody(next.due.job), stop_.get_token());
     const WebhookDecision decision = DecideWebhook(++next.attempts, answer);
     const bool retries = decision.act == WebhookDecision::Act::kRetry;
     if (!retries) done_(WebhookDone{JobId(next.due.job.job_id()), next.attempts, decision.reason});

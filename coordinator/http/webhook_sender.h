@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,13 +24,17 @@ namespace trainyard {
 // ...}. Times are seconds since 1970; started_s is 0 if the job did not start.
 std::string WebhookBody(const v1::Job& job);
 
-// Makes one request, which takes at most a few seconds. Servers of https are verified with the certificates of the
-// system; redirects are not followed.
-WebhookAnswer PostJson(const std::string& url, const std::string& body);
+// Makes one request, which takes at most about 10 s after the name of the host is resolved, and ends without an answer
+// when `stop` is requested. The body of the answer is not read. Servers of https are verified with the certificates of
+// the system; redirects are not followed.
+WebhookAnswer PostJson(const std::string& url, const std::string& body,
+                       const std::stop_token& stop = std::stop_token());
 
 class WebhookSender {
  public:
-  using Deliver = std::function<WebhookAnswer(const std::string& url, const std::string& body)>;
+  // Returns soon after `stop` is requested.
+  using Deliver =
+      std::function<WebhookAnswer(const std::string& url, const std::string& body, const std::stop_token& stop)>;
 
   // `done` is called on the thread of this object. `clock` must be steady.
   WebhookSender(Clock& clock, std::function<void(WebhookDone)> done, Deliver deliver = PostJson);
@@ -38,8 +43,8 @@ class WebhookSender {
   WebhookSender& operator=(const WebhookSender&) = delete;
 
   void Add(WebhookDue due);
-  // Waits, at most for `limit`, until each webhook was tried once, then ends the thread. Can be called again. The next
-  // coordinator with this store delivers the webhooks that are left.
+  // Waits, at most for `limit`, until each webhook was tried once, then ends the thread and the request that it makes.
+  // Can be called again. The next coordinator with this store delivers the webhooks that are left.
   void Stop(absl::Duration limit);
 
  private:
@@ -56,6 +61,7 @@ class WebhookSender {
   Clock& clock_;
   const std::function<void(WebhookDone)> done_;
   const Deliver deliver_;
+  std::stop_source stop_;
   absl::Mutex mu_;
   SteadyCondVar changed_;
   std::vector<Pending> pending_ ABSL_GUARDED_BY(mu_);

@@ -3,10 +3,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 
 namespace trainyard {
@@ -22,6 +31,44 @@ v1::Job EndedJob(const std::string& id) {
   job.set_finished_unix_ms(1500);
   return job;
 }
+
+// A server on loopback that sends `answer` to its first client and then leaves the connection open.
+class HangingServer {
+ public:
+  explicit HangingServer(std::string answer) {
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&at), size), 0);
+    EXPECT_EQ(listen(listener_, 8), 0);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &size), 0);
+    url_ = absl::StrCat("http://127.0.0.1:", ntohs(at.sin_port), "/hook");
+    thread_ = std::thread([this, answer = std::move(answer)] {
+      client_ = accept(listener_, nullptr, nullptr);
+      EXPECT_EQ(send(client_, answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+      answered_.Notify();
+    });
+  }
+  ~HangingServer() {
+    shutdown(listener_, SHUT_RDWR);  // ends accept
+    thread_.join();
+    close(client_);
+    close(listener_);
+  }
+  HangingServer(const HangingServer&) = delete;
+  HangingServer& operator=(const HangingServer&) = delete;
+
+  const std::string& url() const { return url_; }
+  void WaitForClient() { answered_.WaitForNotification(); }
+
+ private:
+  const int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int client_ = -1;
+  std::string url_;
+  absl::Notification answered_;
+  std::thread thread_;
+};
 
 TEST(WebhookBody, HasTheEndOfTheJob) {
   v1::Job job = EndedJob("job23456");
@@ -48,7 +95,7 @@ TEST(WebhookSender, RetriesFailedDeliveries_AndReportsTheOutcome) {
         done.push_back(std::move(one));
         if (done.size() == 2) all.Notify();
       },
-      [&](const std::string& url, const std::string&) -> WebhookAnswer {
+      [&](const std::string& url, const std::string&, const std::stop_token&) -> WebhookAnswer {
         if (url == "http://refuses/") return {.status = 404};
         return {.status = ++attempts == 1 ? 503 : 200};
       });
@@ -69,7 +116,7 @@ TEST(WebhookSender, StopWaitsForFirstAttempts_ButNotForRetries) {
   std::vector<std::string> tried;
   WebhookSender sender(
       Clock::GetSteadyClock(), [](const WebhookDone&) { FAIL(); },
-      [&](const std::string& url, const std::string&) -> WebhookAnswer {
+      [&](const std::string& url, const std::string&, const std::stop_token&) -> WebhookAnswer {
         tried.push_back(url);
         return {.status = 500};
       });
@@ -78,6 +125,24 @@ TEST(WebhookSender, StopWaitsForFirstAttempts_ButNotForRetries) {
   sender.Stop(absl::Seconds(30));
 
   EXPECT_THAT(tried, testing::IsSupersetOf({"http://a/", "http://b/", "http://c/"}));
+}
+
+TEST(WebhookSender, StopEndsADeliveryThatHangs) {
+  signal(SIGPIPE, SIG_IGN);  // as in coordinator/main.cc
+  HangingServer server("HTTP/1.1 200 OK\r\nX-Endless: ");
+  WebhookSender sender(Clock::GetSteadyClock(), [](const WebhookDone&) { FAIL(); });
+  sender.Add({server.url(), EndedJob("job23456")});
+  server.WaitForClient();
+  const absl::Time before = Clock::GetSteadyClock().TimeNow();
+
+  sender.Stop(absl::ZeroDuration());
+
+  EXPECT_LT(Clock::GetSteadyClock().TimeNow() - before, absl::Seconds(4)) << "a read may take 5 s";
+}
+
+TEST(PostJson, NeedsNoBody_WhichMayBeEndless) {
+  HangingServer server("HTTP/1.1 200 OK\r\n\r\n");
+  EXPECT_EQ(PostJson(server.url(), "{}").status, 200);
 }
 
 TEST(PostJson, SaysWhyThereIsNoAnswer) {
