@@ -7,8 +7,10 @@
 #include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +31,7 @@
 #include "worker/agent/inventory.h"
 #include "worker/agent/stack_request.h"
 #include "worker/shim/process.h"
+#include "worker/shim/records.h"
 
 namespace trainyard::agent {
 namespace {
@@ -57,8 +60,26 @@ int MakeChildFd() {
   return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// Ends the processes that the trainer of a killed shim may have started. The kernel kills the trainer itself.
-void EndLostTrainer(const ProcessId& trainer) {
+// Returns whether the pids in a rank folder can still be those of the processes that it names: whether process 1 was
+// already running when they were written. After a restart of the host or of the container, others have these pids.
+bool IsOfThisBoot(const std::string& folder) {
+  struct stat info;
+  // The folder may have been removed since this daemon has read the pids.
+  if (stat(JoinPath(folder, shim::kPidFile).c_str(), &info) != 0) return errno == ENOENT;
+  struct timespec since_boot;
+  if (clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) return false;
+  // If /proc hides process 1, its start time reads as 0, the boot.
+  const absl::Duration from_boot_to_start = absl::Seconds(shim::StartTime(1)) / sysconf(_SC_CLK_TCK);
+  return absl::Now() - absl::TimeFromTimespec(info.st_mtim) <=
+         absl::DurationFromTimespec(since_boot) - from_boot_to_start;
+}
+
+// Ends the processes that the trainer of a dead shim may have started. The kernel kills the trainer itself.
+void EndLostTrainer(const std::string& folder, const ProcessId& trainer) {
+  const uint64_t start = shim::StartTime(trainer.pid);
+  // No process gets the number of a session that still has members, so a new process with it proves that none is left.
+  const bool is_reused = start != 0 && start != trainer.start;
+  if (is_reused || !IsOfThisBoot(folder)) return;
   shim::KillSession(trainer.pid, trainer.start);
   absl::Time deadline = absl::Now() + kLostTrainerWait;
   while (IsAlive(trainer) && absl::Now() < deadline) {
@@ -77,10 +98,9 @@ void RemoveRankFolder(const std::string& folder) {
 // incarnation has started this run; this incarnation runs the program again before it starts the ranks that waited.
 void EndAbandonedCheck(const std::string& folder) {
   const absl::StatusOr<PidRecord> pids = ReadPids(folder);
-  if (pids.ok() && IsAlive(pids->shim)) {
-    kill(pids->shim.pid, SIGKILL);
-    EndLostTrainer(pids->trainer);
-  }
+  if (pids.ok() && IsAlive(pids->shim)) kill(pids->shim.pid, SIGKILL);
+  // A shim that has written how the check ended has ended its processes before.
+  if (pids.ok() && !ReadExit(folder).ok()) EndLostTrainer(folder, pids->trainer);
   RemoveRankFolder(folder);
 }
 
@@ -348,8 +368,10 @@ void ProcessTable::Finish(Followed& followed) {
   // ProcessStarted is also posted for a trainer that ended before its pids were read.
   if (!followed.pids.has_value()) FindPids(followed);
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(followed.folder);
-  if (!exited.ok()) {
-    if (followed.pids.has_value()) EndLostTrainer(followed.pids->trainer);
+  // If the shim was killed while no daemon ran, a daemon has recorded the loss, and processes that the trainer has
+  // started may still run.
+  if (!exited.ok() || exited->cause() == v1::TrainerExited::CAUSE_LOST) {
+    if (followed.pids.has_value()) EndLostTrainer(followed.folder, followed.pids->trainer);
     CloseUnlessShimRuns(followed.folder);
     exited = LostExit(followed.folder);
   }

@@ -1,0 +1,133 @@
+// What a process table does with rank folders whose shim was killed while no daemon ran. The shims are real.
+#include "worker/agent/process_table.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/files.h"
+#include "tests/unit/temporary_folder.h"
+#include "trainyard/v1/agent.pb.h"
+#include "worker/agent/rank_folder.h"
+#include "worker/shim/process.h"
+
+namespace trainyard::agent {
+namespace {
+
+class ProcessTableTest : public ::testing::Test {
+ protected:
+  ~ProcessTableTest() override {
+    if (child_.pid > 0 && shim::StartTime(child_.pid) == child_.start) kill(child_.pid, SIGKILL);
+  }
+
+  std::unique_ptr<ProcessTable> MakeTable() {
+    ProcessTableOptions options;
+    options.ranks = ranks_.path();
+    options.shim = JoinPath(std::filesystem::path(BinaryFolder()).parent_path().string(), "trainyard-shim");
+    return std::make_unique<ProcessTable>(std::move(options), [this](Event event) {
+      absl::MutexLock lock(&mu_);
+      if (const auto* ended = std::get_if<ProcessEnded>(&event)) exits_.push_back(ended->exited);
+    });
+  }
+
+  // Also reaps the children of this process, to which processes belong whose parent was killed.
+  static bool AwaitThat(const std::function<bool()>& condition) {
+    for (absl::Time end = absl::Now() + absl::Seconds(30); absl::Now() < end; absl::SleepFor(absl::Milliseconds(2))) {
+      while (waitpid(-1, nullptr, WNOHANG) > 0) {
+      }
+      if (condition()) return true;
+    }
+    return false;
+  }
+  static bool AwaitEndOf(pid_t pid) {
+    return AwaitThat([pid] { return shim::StartTime(pid) == 0; });
+  }
+
+  // A table starts a shell, which starts a child. Then the table is destroyed, and the shim is killed, with which the
+  // kernel kills the shell. The child, `child_`, continues to run.
+  void LeaveChildOfKilledShell(uint32_t rank) {
+    v1::JobSpec spec;
+    for (const char* argument : {"/bin/sh", "-c", "sleep 1000 & echo $!; wait"}) {
+      spec.mutable_command()->add_argv(argument);
+      spec.mutable_command()->mutable_check()->add_argv(argument);
+    }
+    StartProcess start = {};
+    start.desired.mutable_key()->set_job_id("job23456");
+    start.desired.mutable_key()->set_generation(1);
+    start.desired.mutable_key()->set_rank(rank);
+    start.desired.set_spec(spec.SerializeAsString());
+    start.master = "127.0.0.1:29500";
+    folder_ = JoinPath(ranks_.path(), FolderName(FromProto(start.desired.key())));
+    std::unique_ptr<ProcessTable> table = MakeTable();
+    table->FindAll();
+    table->Start(start);
+    const auto output = [this] { return ReadFile(JoinPath(folder_, "stdout.log")).value_or(""); };
+    ASSERT_TRUE(AwaitThat([&] { return ReadPids(folder_).ok() && output().ends_with('\n'); }));
+    child_.pid = atoi(output().c_str());
+    child_.start = shim::StartTime(child_.pid);
+    table = nullptr;
+
+    const PidRecord pids = *ReadPids(folder_);
+    kill(pids.shim.pid, SIGKILL);
+
+    ASSERT_TRUE(AwaitEndOf(pids.shim.pid) && AwaitEndOf(pids.trainer.pid));
+    ASSERT_NE(shim::StartTime(child_.pid), 0u) << "the child must survive the shim, or the test shows nothing";
+  }
+
+  const TemporaryFolder ranks_;
+  std::string folder_;
+  ProcessId child_;
+  absl::Mutex mu_;
+  std::vector<v1::TrainerExited> exits_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(ProcessTableTest, ChildOfARankWhoseShimWasKilledWithoutADaemon_IsEndedByTheNextDaemon) {
+  ASSERT_NO_FATAL_FAILURE(LeaveChildOfKilledShell(0));
+
+  std::unique_ptr<ProcessTable> next = MakeTable();
+  next->FindAll();
+
+  EXPECT_TRUE(AwaitEndOf(child_.pid));
+  absl::MutexLock lock(&mu_);
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_EQ(exits_[0].cause(), v1::TrainerExited::CAUSE_LOST);
+}
+
+TEST_F(ProcessTableTest, ChildOfACheckWhoseShimWasKilledWithoutADaemon_IsEndedByTheNextDaemon) {
+  ASSERT_NO_FATAL_FAILURE(LeaveChildOfKilledShell(kCheckRank));
+
+  std::unique_ptr<ProcessTable> next = MakeTable();
+  next->FindAll();
+
+  EXPECT_TRUE(AwaitEndOf(child_.pid));
+  EXPECT_FALSE(FileExists(folder_));
+}
+
+TEST_F(ProcessTableTest, PidsWrittenBeforeTheHostStarted_EndNoProcess) {
+  ASSERT_NO_FATAL_FAILURE(LeaveChildOfKilledShell(0));
+  std::filesystem::last_write_time(JoinPath(folder_, "pid"),
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(24 * 365 * 20));
+
+  std::unique_ptr<ProcessTable> next = MakeTable();
+  next->FindAll();
+
+  EXPECT_NE(shim::StartTime(child_.pid), 0u);
+  absl::MutexLock lock(&mu_);
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_EQ(exits_[0].cause(), v1::TrainerExited::CAUSE_LOST);
+}
+
+}  // namespace
+}  // namespace trainyard::agent
