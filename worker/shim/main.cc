@@ -39,6 +39,8 @@ constexpr size_t kReadBytesPerPoll = 1 << 20;
 // After the trainer's end: how long to wait for killed descendants, and for output that another process holds open.
 constexpr int kEndWaitMs = 2000;
 constexpr int kDrainWaitMs = 100;
+// How often to try again to write the pids, for example while the disk is full.
+constexpr int kPidRetryMs = 1000;
 constexpr char kExitTemporary[] = "exit.tmp";
 
 struct Options {
@@ -126,7 +128,8 @@ bool WriteAll(int fd, const char* data, size_t size) {
   return true;
 }
 
-void WritePids(pid_t trainer) {
+// Returns whether the daemon can read the pids now. Without them, a later daemon can signal neither trainer nor shim.
+bool WritePids(pid_t trainer) {
   char buffer[256];
   FieldWriter writer(buffer, sizeof buffer);
   writer.Number(kShimPid, static_cast<uint64_t>(getpid()));
@@ -134,9 +137,10 @@ void WritePids(pid_t trainer) {
   writer.Number(kTrainerPid, static_cast<uint64_t>(trainer));
   writer.Number(kTrainerStart, StartTime(trainer));
   int fd = open("pid.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return;  // without this file, the daemon relies on the trainer's link and the exit record
-  if (WriteAll(fd, writer.data(), writer.size())) rename("pid.tmp", kPidFile);
+  if (fd < 0) return false;
+  const bool written = WriteAll(fd, writer.data(), writer.size()) && rename("pid.tmp", kPidFile) == 0;
   close(fd);
+  return written;
 }
 
 bool IsTemporary(int error) {
@@ -240,11 +244,17 @@ void ReapOrphans(pid_t trainer) {
 }
 
 void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) {
+  bool has_pids = WritePids(trainer);
+  int64_t tried_at_ms = NowMs(CLOCK_MONOTONIC);
   while (!HasEnded(trainer)) {
+    if (!has_pids && NowMs(CLOCK_MONOTONIC) - tried_at_ms >= kPidRetryMs) {
+      has_pids = WritePids(trainer);
+      tried_at_ms = NowMs(CLOCK_MONOTONIC);
+    }
     struct pollfd fds[4] = {
         {signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {out->fd(), POLLIN, 0}, {err->fd(), POLLIN, 0}};
     // poll fails while the kernel has no memory for it. The trainer still runs then.
-    if (poll(fds, 4, -1) < 0 && errno != EINTR) usleep(100'000);
+    if (poll(fds, 4, has_pids ? -1 : kPidRetryMs) < 0 && errno != EINTR) usleep(100'000);
     if (fds[0].revents != 0) {
       struct signalfd_siginfo info;
       while (read(signals, &info, sizeof info) == sizeof info) {
@@ -311,7 +321,6 @@ int Run(const Options& options) {
   close(err_pipe[1]);
   out.Open(out_pipe[0]);
   err.Open(err_pipe[0]);
-  WritePids(trainer);
 
   Follow(trainer, signals, options.lifeline, &out, &err);
   bool reaped = false;

@@ -160,6 +160,29 @@ TEST_F(ShimTest, Pids_NameShimAndTrainerEachInItsOwnSession) {
   EXPECT_TRUE(agent::CloseUnlessShimRuns(folder_));
 }
 
+TEST_F(ShimTest, PidsThatTheDiskRefuses_AreWrittenLaterWhileTheTrainerRuns) {
+  ASSERT_EQ(agent::MakeRankFolder(folder_, {.program = "/bin/sh",
+                                            .arguments = {"sh", "-c", "echo up; exec sleep 100"},
+                                            .variables = {"PATH=/usr/bin:/bin"},
+                                            .log_bytes = 65536}),
+            absl::OkStatus());
+  // A folder in the place of the temporary file makes the write fail.
+  const std::string obstacle = JoinPath(folder_, "pid.tmp");
+  std::filesystem::create_directory(obstacle);
+  pid_t shim = StartShim();
+  // The shim stores output only after its first attempt to write the pids.
+  ASSERT_TRUE(WaitUntil([&] { return Output("stdout.log") == "up\n"; }));
+  EXPECT_TRUE(absl::IsNotFound(agent::ReadPids(folder_).status()));
+
+  std::filesystem::remove(obstacle);
+  agent::PidRecord pids = Pids();
+
+  EXPECT_EQ(pids.shim.pid, shim);
+  EXPECT_EQ(getsid(pids.trainer.pid), pids.trainer.pid);
+  kill(-pids.trainer.pid, SIGKILL);
+  EXPECT_EQ(ExitOf(shim).signal(), SIGKILL);
+}
+
 TEST_F(ShimTest, LaunchRecord_IsReadableByItsOwnerOnly) {
   Wait(Start("true"));
 
