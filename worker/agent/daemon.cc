@@ -172,6 +172,8 @@ absl::Status Daemon::Start() {
   socket_ = home_->listener()->path();
   FindSnapshotFolder();
   ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());
+  const FolderLimits folder_limits = FolderLimitsFor(options.slots, config_.log_bytes_per_rank);
+  metrics_.LimitRankFolders(folder_limits);
   RETURN_IF_ERROR(StartEndpoints());
 
   auto post = [this](Event event) { Post(std::move(event)); };
@@ -191,6 +193,7 @@ absl::Status Daemon::Start() {
                         warned = std::make_shared<absl::Status>()] { return MakeSnapshotFolder(folder, warned.get()); },
           .lifeline_fd = config_.lifeline_fd,
           .log_bytes_per_rank = config_.log_bytes_per_rank,
+          .folder_limits = folder_limits,
           .on_pruned = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
       post);
   examiner_ =

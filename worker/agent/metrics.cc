@@ -69,8 +69,6 @@ WorkerMetrics::WorkerMetrics(uint64_t log_bytes_per_rank) : registry_(std::make_
     if (spec.kind == kGauge) gauges_[spec.name] = &GaugeFamily(*registry_, spec).Add(labels);
   }
   Set(kBuild, 1);
-  Set(kFoldersLimit, static_cast<double>(FolderLimits().folders));
-  Set(kFolderBytesLimit, static_cast<double>(FolderLimits().bytes));
   Set(kLogBytesLimit, static_cast<double>(log_bytes_per_rank));
 }
 
@@ -103,6 +101,11 @@ void WorkerMetrics::Observe(const CoreStats& stats, size_t queue_length) {
 }
 
 void WorkerMetrics::ObserveDisk(uint64_t free_bytes) { Set(kDiskFree, static_cast<double>(free_bytes)); }
+
+void WorkerMetrics::LimitRankFolders(const FolderLimits& folder_limits) {
+  Set(kFoldersLimit, static_cast<double>(folder_limits.folders));
+  Set(kFolderBytesLimit, static_cast<double>(folder_limits.bytes));
+}
 
 void WorkerMetrics::CountRankFolders(const RankFolders& folders) {
   Set(kFolders, static_cast<double>(folders.count));

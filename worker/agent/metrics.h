@@ -1,5 +1,5 @@
 // The daemon's metrics: trainyard_worker_*, in base units. docs/metrics.md has the same list; a test compares the two.
-// Call Observe on the event thread, CountRankFolders on any thread.
+// Call Observe on the event thread, the other functions on any thread.
 #pragma once
 
 #include <map>
@@ -24,6 +24,7 @@ class WorkerMetrics {
 
   void Observe(const CoreStats& stats, size_t queue_length);
   void ObserveDisk(uint64_t free_bytes);
+  void LimitRankFolders(const FolderLimits& folder_limits);
   void CountRankFolders(const RankFolders& folders);
 
  private:

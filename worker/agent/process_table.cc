@@ -151,7 +151,7 @@ void ProcessTable::MarkReported(const TrainerId& id) {
   Enqueue([this, id] {
     // Without the mark the next incarnation of the daemon reports the exit once more, which is harmless.
     MarkFolderReported(FolderOf(id)).IgnoreError();
-    options_.on_pruned(PruneRankFolders(options_.ranks, {}));
+    options_.on_pruned(PruneRankFolders(options_.ranks, options_.folder_limits));
   });
 }
 

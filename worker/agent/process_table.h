@@ -44,6 +44,7 @@ struct ProcessTableOptions {
   std::function<std::string()> snapshots = [] { return std::string(); };
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
+  FolderLimits folder_limits = {};
   // Called on the table's thread each time that old rank folders may have been removed, with the totals of those that
   // are stored.
   std::function<void(const RankFolders&)> on_pruned = [](const RankFolders&) {};

@@ -266,31 +266,42 @@ std::set<std::string> LinksOfTrainers(const std::string& ranks) {
   return links;
 }
 
+FolderLimits FolderLimitsFor(uint32_t slots, uint64_t log_bytes_per_rank) {
+  FolderLimits limits;
+  limits.bytes = std::max(limits.bytes, 2 * slots * log_bytes_per_rank);
+  return limits;
+}
+
 RankFolders PruneRankFolders(const std::string& ranks, const FolderLimits& limits) {
-  std::vector<TrainerId> ids = ListRankFolders(ranks);
-  std::vector<uint64_t> sizes;
-  uint64_t bytes = 0;
-  for (const TrainerId& id : ids) {
+  RankFolders all;
+  std::vector<std::pair<std::string, uint64_t>> reported;  // paths and sizes
+  uint64_t reported_bytes = 0;
+  for (const TrainerId& id : ListRankFolders(ranks)) {
+    std::string folder = JoinPath(ranks, FolderName(id));
     uint64_t size = 0;
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(JoinPath(ranks, FolderName(id)), error)) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       std::error_code gone;
       uint64_t file_size = entry.file_size(gone);
       if (!gone) size += file_size;
     }
-    sizes.push_back(size);
-    bytes += size;
-  }
-  size_t count = ids.size();
-  for (size_t i = 0; i < ids.size() && (count > limits.folders || bytes > limits.bytes); ++i) {
-    std::string folder = JoinPath(ranks, FolderName(ids[i]));
+    ++all.count;
+    all.bytes += size;
     if (!IsFolderReported(folder)) continue;
+    reported_bytes += size;
+    reported.emplace_back(std::move(folder), size);
+  }
+  size_t count = reported.size();
+  for (const auto& [folder, size] : reported) {
+    if (count <= limits.folders && reported_bytes <= limits.bytes) break;
     std::error_code error;
     std::filesystem::remove_all(folder, error);
     --count;
-    bytes -= sizes[i];
+    reported_bytes -= size;
+    --all.count;
+    all.bytes -= size;
   }
-  return {.count = count, .bytes = bytes};
+  return all;
 }
 
 }  // namespace trainyard::agent

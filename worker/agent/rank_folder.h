@@ -78,15 +78,20 @@ std::vector<TrainerId> ListRankFolders(const std::string& ranks);
 // the coordinator has.
 std::set<std::string> LinksOfTrainers(const std::string& ranks);
 
+// For the folders of ranks that have ended and are reported. Others cannot be removed and do not count.
 struct FolderLimits {
   size_t folders = 200;
   uint64_t bytes = uint64_t{4} << 30;
 };
+// Raises the limit of bytes, if necessary, to the output of two ranks for each slot.
+FolderLimits FolderLimitsFor(uint32_t slots, uint64_t log_bytes_per_rank);
+
 struct RankFolders {
   size_t count = 0;
   uint64_t bytes = 0;
 };
-// Removes folders of ranks that have ended and are reported, oldest first, until the limits hold. Returns what is left.
+// Removes folders of ranks that have ended and are reported, oldest first, until the limits hold. Returns what is left,
+// including the folders that do not count.
 RankFolders PruneRankFolders(const std::string& ranks, const FolderLimits& limits);
 
 }  // namespace trainyard::agent

@@ -46,6 +46,7 @@ TEST(WorkerMetrics, CountersFollowTheCoresTotalsAndLimitsAreServed) {
 
   metrics.Observe({.outbox_errors = 2, .starts = 5, .facts_waiting = 7, .outbox_on_disk = false}, 3);
   metrics.Observe({.outbox_errors = 2, .starts = 6, .facts_waiting = 1, .outbox_on_disk = true}, 0);
+  metrics.LimitRankFolders({.folders = 9, .bytes = 99});
   metrics.CountRankFolders({.count = 4, .bytes = 44});
 
   EXPECT_EQ(ValueOf(metrics, "trainyard_worker_outbox_errors_total"), 2);
@@ -53,7 +54,8 @@ TEST(WorkerMetrics, CountersFollowTheCoresTotalsAndLimitsAreServed) {
   EXPECT_EQ(ValueOf(metrics, "trainyard_worker_facts_waiting"), 1);
   EXPECT_EQ(ValueOf(metrics, "trainyard_worker_outbox_on_disk"), 1);
   EXPECT_EQ(ValueOf(metrics, "trainyard_worker_rank_folders"), 4);
-  EXPECT_EQ(ValueOf(metrics, "trainyard_worker_rank_folders_limit"), 200);
+  EXPECT_EQ(ValueOf(metrics, "trainyard_worker_rank_folders_limit"), 9);
+  EXPECT_EQ(ValueOf(metrics, "trainyard_worker_rank_folder_bytes_limit"), 99);
   EXPECT_EQ(ValueOf(metrics, "trainyard_worker_log_bytes_per_rank_limit"), 1000);
 }
 

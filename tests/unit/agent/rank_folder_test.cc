@@ -135,7 +135,7 @@ TEST_F(RankFolderTest, List_IsOldestFirstAndSkipsOtherFolders) {
 TEST_F(RankFolderTest, Prune_RemovesTheOldestReportedFolders) {
   for (uint32_t rank = 0; rank < 6; ++rank) Make(Rank(rank), 100 - static_cast<int>(rank), /*reported=*/rank != 1);
 
-  PruneRankFolders(ranks_, {.folders = 3});
+  PruneRankFolders(ranks_, {.folders = 2});
 
   EXPECT_THAT(ListRankFolders(ranks_), ElementsAre(Rank(1), Rank(4), Rank(5)));
 }
@@ -151,6 +151,25 @@ TEST_F(RankFolderTest, Prune_KeepsTheLimitOfBytes) {
   PruneRankFolders(ranks_, {.folders = 100, .bytes = 2'500'000});
 
   EXPECT_THAT(ListRankFolders(ranks_), ElementsAre(Rank(2), Rank(3)));
+}
+
+TEST_F(RankFolderTest, Prune_DoesNotCountFoldersThatItMayNotRemove) {
+  std::ofstream(JoinPath(Make(Rank(0), 0, /*reported=*/false), "stdout.log")) << std::string(3'000'000, 'x');
+  std::ofstream(JoinPath(Make(Rank(1), 0, /*reported=*/true), "stdout.log")) << std::string(1'000'000, 'x');
+
+  RankFolders left = PruneRankFolders(ranks_, {.folders = 1, .bytes = 2'000'000});
+
+  EXPECT_TRUE(FileExists(JoinPath(ranks_, FolderName(Rank(1)))));
+  EXPECT_EQ(left.count, 2u);
+  EXPECT_GE(left.bytes, 4'000'000u);
+}
+
+TEST(FolderLimitsOfAHost, HaveSpaceForTheOutputOfTwoRanksPerSlot) {
+  const uint64_t gib = uint64_t{1} << 30;
+
+  EXPECT_EQ(FolderLimitsFor(8, gib / 16).bytes, 4 * gib);
+  EXPECT_EQ(FolderLimitsFor(8, gib).bytes, 16 * gib);
+  EXPECT_EQ(FolderLimitsFor(8, gib).folders, 200u);
 }
 
 TEST(TrainerIds, FolderNames_ReadBack) {
