@@ -5,6 +5,14 @@
 #include "common/memory_cgroup.h"
 
 namespace trainyard::agent {
+namespace {
+
+// A counter that was first read after the kill includes it already, so it is not raised above the latest value.
+void RaiseByOne(int64_t latest, int64_t& count) {
+  if (count >= 0 && count < latest) ++count;
+}
+
+}  // namespace
 
 MemoryKills CountMemoryKills(pid_t pid, const std::string& proc) {
   MemoryKills kills;
@@ -39,6 +47,11 @@ std::string FormatMemoryKill(const MemoryKills& before, const MemoryKills& after
                         before.on_host, " to ", after.on_host, ")");
   }
   return "";
+}
+
+void DiscountMemoryKill(const MemoryKills& latest, MemoryKills& other) {
+  RaiseByOne(latest.on_host, other.on_host);
+  if (other.cgroup == latest.cgroup) RaiseByOne(latest.in_cgroup, other.in_cgroup);
 }
 
 }  // namespace trainyard::agent

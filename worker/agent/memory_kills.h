@@ -25,4 +25,8 @@ MemoryKills RecountMemoryKills(const MemoryKills& before, const std::string& pro
 // Describes what the counters show about a process that was killed between the two readings; empty: nothing.
 std::string FormatMemoryKill(const MemoryKills& before, const MemoryKills& after);
 
+// After a kill was found to be the end of one process, with the counters at `latest`: counts this kill as known in the
+// first reading of another process, so that it does not explain the end of that process, too.
+void DiscountMemoryKill(const MemoryKills& latest, MemoryKills& other);
+
 }  // namespace trainyard::agent

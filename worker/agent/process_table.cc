@@ -291,7 +291,10 @@ absl::Status ProcessTable::Spawn(const std::string& folder, pid_t* pid) const {
 
 void ProcessTable::Follow(Followed followed) {
   followed.pidfd = OpenPidfd(followed.shim_pid);
-  if (followed.pidfd < 0) return Finish(followed);  // the shim has ended already
+  if (followed.pidfd < 0) {  // the shim has ended already
+    Finish(followed);
+    return;
+  }
   followed_[followed.id] = std::move(followed);
 }
 
@@ -347,7 +350,9 @@ bool ProcessTable::Poll(Followed& followed, bool shim_ended) {
     shim_ended = followed.pidfd < 0 && CloseUnlessShimRuns(followed.folder);
   }
   if (!shim_ended) return true;
-  Finish(followed);
+  if (Finish(followed)) {
+    for (auto& [id, other] : followed_) DiscountMemoryKill(followed.memory_kills, other.memory_kills);
+  }
   return false;
 }
 
@@ -364,7 +369,7 @@ void ProcessTable::FindPids(Followed& followed) {
   }
 }
 
-void ProcessTable::Finish(Followed& followed) {
+bool ProcessTable::Finish(Followed& followed) {
   // ProcessStarted is also posted for a trainer that ended before its pids were read.
   if (!followed.pids.has_value()) FindPids(followed);
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(followed.folder);
@@ -375,13 +380,18 @@ void ProcessTable::Finish(Followed& followed) {
     CloseUnlessShimRuns(followed.folder);
     exited = LostExit(followed.folder);
   }
+  bool is_memory_kill = false;
   if (exited->cause() == v1::TrainerExited::CAUSE_SIGNAL && exited->signal() == SIGKILL && exited->message().empty()) {
-    exited->set_message(FormatMemoryKill(followed.memory_kills, RecountMemoryKills(followed.memory_kills)));
+    const MemoryKills now = RecountMemoryKills(followed.memory_kills);
+    exited->set_message(FormatMemoryKill(followed.memory_kills, now));
+    is_memory_kill = !exited->message().empty();
+    if (is_memory_kill) followed.memory_kills = now;
   }
   const bool failed = exited->cause() == v1::TrainerExited::CAUSE_EXIT && exited->code() != 0;
   if (failed && exited->message().empty()) exited->set_message(ReadErrorFile(JoinPath(followed.folder, kErrorFile)));
   post_(ProcessEnded{followed.id, *std::move(exited)});
   if (followed.id.rank == kCheckRank) RemoveRankFolder(followed.folder);
+  return is_memory_kill;
 }
 
 void ProcessTable::SignalNow(const TrainerId& id, int signal, bool to_group) {

@@ -96,7 +96,9 @@ class ProcessTable {
   // Returns whether the shim is still running.
   bool Poll(Followed& followed, bool shim_ended);
   void FindPids(Followed& followed);
-  void Finish(Followed& followed);
+  // Posts how the process ended. Returns whether the kernel has killed it for lack of memory, as far as the counters
+  // show; `followed.memory_kills` then has their present values.
+  bool Finish(Followed& followed);
   std::string FolderOf(const TrainerId& id) const;
 
   const ProcessTableOptions options_;

@@ -269,6 +269,44 @@ TEST_F(MemoryKillsTest, KillElsewhereOnTheHost_IsNotAttributedToTheProcess) {
   EXPECT_EQ(FormatMemoryKill(before, RecountMemoryKills(before, proc())), "");
 }
 
+TEST_F(MemoryKillsTest, KillThatEndedOneRank_DoesNotExplainTheEndOfAnother) {
+  Write("proc/7/cgroup", "0::/a\n");
+  Write("proc/8/cgroup", "0::/a\n");
+  Write("proc/9/cgroup", "0::/b\n");
+  Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", root_, "/cg rw - cgroup2 cgroup2 rw\n"));
+  Write("cg/a/memory.events", "oom_kill 2\n");
+  Write("cg/b/memory.events", "oom_kill 0\n");
+  const MemoryKills killed = CountMemoryKills(7, proc());
+  MemoryKills other = CountMemoryKills(8, proc());
+  MemoryKills elsewhere = CountMemoryKills(9, proc());
+  Write("cg/a/memory.events", "oom_kill 3\n");
+  MemoryKills later = CountMemoryKills(8, proc());
+  const MemoryKills latest = RecountMemoryKills(killed, proc());
+  ASSERT_THAT(FormatMemoryKill(killed, latest), HasSubstr("oom_kill 2 to 3"));
+
+  for (MemoryKills* kills : {&other, &elsewhere, &later}) DiscountMemoryKill(latest, *kills);
+
+  EXPECT_EQ(FormatMemoryKill(other, RecountMemoryKills(other, proc())), "");
+  // The next kill explains the end of a rank again, also of one that was started after the first kill.
+  Write("cg/a/memory.events", "oom_kill 4\n");
+  Write("cg/b/memory.events", "oom_kill 1\n");
+  for (const MemoryKills& kills : {other, elsewhere, later}) {
+    EXPECT_THAT(FormatMemoryKill(kills, RecountMemoryKills(kills, proc())), HasSubstr("the kernel killed it"));
+  }
+}
+
+TEST_F(MemoryKillsTest, WithoutACgroup_AKillOnTheHostIsAttributedOnce) {
+  const MemoryKills killed = CountMemoryKills(7, proc());
+  MemoryKills other = CountMemoryKills(8, proc());
+  Write("proc/vmstat", "oom_kill 4\n");
+  const MemoryKills latest = RecountMemoryKills(killed, proc());
+  ASSERT_THAT(FormatMemoryKill(killed, latest), HasSubstr("probably out of memory"));
+
+  DiscountMemoryKill(latest, other);
+
+  EXPECT_EQ(FormatMemoryKill(other, RecountMemoryKills(other, proc())), "");
+}
+
 TEST_F(MemoryKillsTest, WithoutACgroup_TheHostsCounterIsUsed) {
   MemoryKills before = CountMemoryKills(7, proc());
 
