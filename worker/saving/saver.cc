@@ -48,6 +48,7 @@ SavePolicy::Sums SumsOf(uint64_t of_step, const AgreementTerms& sum) {
 // The save that all ranks have begun and that at least one rank has not ended.
 struct Saver::UnderWay {
   CommitTask commit;
+  bool counts_as_ended = false;  // in the newest sum to which this rank has contributed
 };
 
 Saver::Saver(Deps deps)
@@ -100,6 +101,7 @@ void Saver::AddTerms(AgreementTerms& terms) const {
   }
   if (under_way_ == nullptr) return;
   const std::optional<SaveEnd> end = Ended();
+  under_way_->counts_as_ended = end.has_value();
   terms.saves_ended = end.has_value() ? 1 : 0;
   terms.saves_failed = end.has_value() && !end->status.ok() ? 1 : 0;
 }
@@ -145,13 +147,19 @@ void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
     return;
   }
   thread_.WaitForCopy();  // under_way_ is null now, so the loop would not wait for this copy
-  thread_.GiveUp(absl::DeadlineExceededError(
-      absl::StrCat("it was still being written after checkpoint.timeout_s (", config_.checkpoint_timeout_s, " s)")));
+  const std::string late = absl::StrCat(" after checkpoint.timeout_s (", config_.checkpoint_timeout_s, " s)");
+  thread_.GiveUp(absl::DeadlineExceededError(absl::StrCat("it was still being written", late)));
   const std::optional<SaveEnd> end = thread_.ended();
+  absl::Status why = end.has_value() ? end->status : absl::OkStatus();
+  // The part of this rank is written, but the save was given up because of this rank, which no other rank reports.
+  if (why.ok() && sums.given_up && !done->counts_as_ended) {
+    why = absl::DeadlineExceededError(absl::StrCat(
+        commits_ != nullptr ? "earlier checkpoints were still being completed" : "it was still being written", late));
+  }
   if (done->commit.quiet) {
-    if (end.has_value() && !end->status.ok()) last_failure_ = std::string(end->status.message());
-  } else if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
-    ReportFailure(save.step, std::string(end->status.message()), done->commit.stop_request);
+    if (!why.ok()) last_failure_ = std::string(why.message());
+  } else if (!why.ok() && !absl::IsAborted(why)) {
+    ReportFailure(save.step, std::string(why.message()), done->commit.stop_request);
   }
   if (commits_ != nullptr) commits_->Discard(save);
 }
@@ -249,6 +257,7 @@ absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
     if (commits_ != nullptr) commits_->AwaitQueueSpace(kSlice);
     const std::optional<SaveEnd> end = Ended();
     const bool is_rank_0 = deps_.order.rank == 0;
+    under_way_->counts_as_ended = end.has_value();
     terms[0] = end.has_value() ? 1 : 0;
     terms[1] = end.has_value() && !end->status.ok() ? 1 : 0;
     terms[2] = is_rank_0 && GivesUp() ? 1 : 0;

@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/part.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/snapshot.h"
 #include "common/clock.h"
@@ -87,15 +88,17 @@ TEST_F(SavesTest, RankThatLeavesWithoutAGrant_LeavesACompletePartialFolder) {
   EXPECT_TRUE(Checkpoint::Open(folder_ / absl::StrCat("run/", StepFolderName(step), ".g1.partial")).ok());
 }
 
-// Writes no manifest until `released`; meanwhile an hour passes.
+// Writes no manifest until `released`. Before that, an hour passes when a file whose path ends with `slow_file` is
+// created.
 class StuckDisk final : public ForwardingDisk {
  public:
-  explicit StuckDisk(SimulatedClock& clock) : clock_(clock) {}
+  explicit StuckDisk(SimulatedClock& clock, std::string slow_file = kManifestName)
+      : clock_(clock), slow_file_(std::move(slow_file)) {}
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    if (absl::EndsWith(path, kManifestName) && !released.HasBeenNotified()) {
-      clock_.AdvanceTime(absl::Hours(1));
-      released.WaitForNotification();
+    if (!released.HasBeenNotified()) {
+      if (absl::EndsWith(path, slow_file_)) clock_.AdvanceTime(absl::Hours(1));
+      if (absl::EndsWith(path, kManifestName)) released.WaitForNotification();
     }
     return ForwardingDisk::Create(path);
   }
@@ -104,6 +107,7 @@ class StuckDisk final : public ForwardingDisk {
 
  private:
   SimulatedClock& clock_;
+  const std::string slow_file_;
 };
 
 TEST_F(SavesTest, StopThatNeedsASave_IsCancelled_IfTheCheckpointIsNotCompleteInTime) {
@@ -132,6 +136,41 @@ TEST_F(SavesTest, StopThatNeedsASave_IsCancelled_IfTheCheckpointIsNotCompleteInT
   EXPECT_THAT(failed[0].message, HasSubstr("was not complete after checkpoint.timeout_s (60 s)"));
   EXPECT_FALSE(link.FactsOf<FinishedFact>().at(0).stopped);
   EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).step, 20u);
+}
+
+// The commits of steps 1 and 2 are not complete, so the save of step 3 cannot end, although its part is written.
+TEST_F(SavesTest, StopThatNeedsASave_IsCancelled_IfEarlierCheckpointsAreNotCompleteInTime) {
+  FakeLink link;
+  link.StopAfterReportOf(1, /*needs_save=*/true);
+  SimulatedClock clock;
+  StuckDisk disk(clock, JoinPath("step-00000003.g1.partial", PartName(0)));
+  StartOrder order = Order("run", 6);
+  order.config.checkpoint_every = 1;
+  order.config.checkpoint_timeout_s = 60;
+
+  const TrainerExit code =
+      RunRank(order, {.link = link,
+                      .file_system = disk,
+                      .log = log_,
+                      .must_leave =
+                          [&] {
+                            // While the disk is stuck, only this thread reports facts.
+                            if (!disk.released.HasBeenNotified() && !link.FactsOf<SaveFailedFact>().empty()) {
+                              disk.released.Notify();
+                            }
+                            return false;
+                          },
+                      .clock = clock});
+  if (!disk.released.HasBeenNotified()) disk.released.Notify();
+
+  ASSERT_EQ(code, kExitDone) << log_.str();
+  const std::vector<SaveFailedFact> failed = link.FactsOf<SaveFailedFact>();
+  ASSERT_THAT(failed, SizeIs(1)) << log_.str();
+  EXPECT_EQ(failed[0].step, 3u);
+  EXPECT_EQ(failed[0].stop_request, 1u);
+  EXPECT_THAT(failed[0].message,
+              HasSubstr("earlier checkpoints were still being completed after checkpoint.timeout_s"));
+  EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).step, 6u);
 }
 
 // A later generation resumes automatically; the user has not allowed it to resume from another job's checkpoints.
