@@ -117,8 +117,8 @@ class Saver {
   // Collective; Aborted if this generation no longer owns the run folder, or has ended.
   absl::StatusOr<LastSave> SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks);
 
-  // Rank 0, at the end: waits until all saved checkpoints are named, or `leaves` returns true. After ten minutes
-  // without a grant they are named without one.
+  // Rank 0, at the end: waits until all saved checkpoints are named, or `leaves` returns true. Ten minutes after all of
+  // them are complete, they are named without a grant.
   void Finish(const std::function<bool()>& leaves);
   // Removes old checkpoints for which the coordinator has confirmed newer ones, and logs the lines of the commit
   // thread. Cheap when there is nothing new.

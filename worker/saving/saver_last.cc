@@ -1,5 +1,6 @@
 // The end of a run: the last save, which is retried if it fails, and the wait for the checkpoint to be named.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +12,10 @@
 namespace trainyard {
 namespace {
 
-// How long the last save waits for the coordinator's grant.
+// How long the last save waits until its checkpoint is complete. Rank 0 may still be reading all data then, to describe
+// them in the first checkpoint; tokenization has the same limit (kReadingLimit).
+constexpr absl::Duration kCompletionWait = absl::Hours(12);
+// How long a complete checkpoint waits for the coordinator's grant.
 constexpr absl::Duration kGrantWait = absl::Minutes(10);
 // How long a rank that must leave still waits for a checkpoint to be named.
 constexpr absl::Duration kLeavingWait = absl::Seconds(3);
@@ -23,17 +27,40 @@ constexpr absl::Duration kLongestDelay = absl::Seconds(30);
 // How long to wait for the files of a failed try to be removed.
 constexpr absl::Duration kClearingWait = absl::Minutes(1);
 
+// Limits the time for which rank 0 waits for checkpoints to be named. The limit of the grant counts only from when
+// nothing but grants is waited for.
+class NamingLimit {
+ public:
+  NamingLimit(Clock& clock, CommitThread& commits)
+      : clock_(clock), commits_(commits), until_(clock.TimeNow() + kCompletionWait) {}
+
+  bool IsReached() {
+    const absl::Time now = clock_.TimeNow();
+    if (!only_grants_ && commits_.AwaitTasks(absl::ZeroDuration())) {
+      only_grants_ = true;
+      until_ = now + kGrantWait;
+    }
+    return now >= until_;
+  }
+
+ private:
+  Clock& clock_;
+  CommitThread& commits_;
+  absl::Time until_;
+  bool only_grants_ = false;
+};
+
 }  // namespace
 
 void Saver::Finish(const std::function<bool()>& leaves) {
   if (commits_ == nullptr) return;
-  const absl::Time until = deps_.clock.TimeNow() + kGrantWait;
+  NamingLimit limit(deps_.clock, *commits_);
   while (!commits_->Drain(kSlice)) {
     if (leaves()) {
       commits_->Drain(kLeavingWait);
       break;
     }
-    if (deps_.clock.TimeNow() < until) continue;
+    if (!limit.IsReached()) continue;
     commits_->Drain(kNamingWait, /*without_grant=*/true);
     break;
   }
@@ -88,11 +115,12 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
 }
 
 absl::StatusOr<bool> Saver::AwaitName(const LastSaveHooks& hooks) {
-  const absl::Time until = deps_.clock.TimeNow() + kGrantWait;
+  std::optional<NamingLimit> limit;
+  if (commits_ != nullptr) limit.emplace(deps_.clock, *commits_);
   double* terms = terms_.mutable_data_ptr<double>();
   while (true) {
     bool ended = commits_ != nullptr && commits_->Drain(kSlice);
-    if (commits_ != nullptr && !ended && deps_.clock.TimeNow() >= until) {
+    if (limit.has_value() && !ended && limit->IsReached()) {
       commits_->Drain(kNamingWait, /*without_grant=*/true);
       ended = true;
     }

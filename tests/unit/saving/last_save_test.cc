@@ -7,7 +7,10 @@
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
 #include "common/clock.h"
 #include "tests/unit/checkpoint/testing.h"
@@ -80,6 +83,20 @@ class InterferingDisk final : public ForwardingDisk {
   int refused_renames = 0;
 };
 
+// Writes no manifest until `released`.
+class SlowManifestDisk final : public ForwardingDisk {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    if (absl::EndsWith(path, kManifestName)) {
+      if (!reached.HasBeenNotified()) reached.Notify();
+      released.WaitForNotification();
+    }
+    return ForwardingDisk::Create(path);
+  }
+
+  absl::Notification reached, released;
+};
+
 TEST_F(LastSaveTest, FullDisk_RetriesUntilThereIsSpaceAndReportsEachFailure) {
   FakeLink link;
   FullDisk disk(1000);
@@ -136,6 +153,29 @@ TEST_F(LastSaveTest, CheckpointThatCannotBeRenamed_IsSavedAgain) {
   ASSERT_THAT(failed, SizeIs(2));
   EXPECT_THAT(failed[0].message, HasSubstr("Read-only file system"));
   EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).unsaved, "");
+  EXPECT_THAT(StepNames(), ElementsAre("step-00000003"));
+}
+
+// For example, rank 0 reads all data before the manifest is written. The wait for the grant begins afterwards.
+TEST_F(LastSaveTest, CheckpointThatIsCompleteAfterAnHour_IsAwaited) {
+  FakeLink link;
+  SlowManifestDisk disk;
+  int calls = 0;  // while the manifest is being written
+  const auto must_leave = [&] {
+    if (!disk.reached.HasBeenNotified()) return false;
+    ++calls;
+    if (calls == 1) clock_.AdvanceTime(absl::Hours(1));
+    if (calls == 2) disk.released.Notify();
+    return false;
+  };
+
+  const TrainerExit code =
+      RunRank(Order(600), {.link = link, .file_system = disk, .log = log_, .must_leave = must_leave, .clock = clock_});
+
+  ASSERT_EQ(code, kExitDone) << log_.str();
+  EXPECT_GE(calls, 2);
+  EXPECT_THAT(link.FactsOf<SaveFailedFact>(), SizeIs(0)) << log_.str();
+  EXPECT_THAT(link.FactsOf<SavedFact>(), SizeIs(1));
   EXPECT_THAT(StepNames(), ElementsAre("step-00000003"));
 }
 
