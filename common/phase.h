@@ -9,8 +9,9 @@
 
 namespace trainyard {
 
-// kTokenize, kLoad: the ranks build or open the token cache, then read the initial weights or a checkpoint. How long
-// that takes depends on the files, so no limit of time applies while these ranks report.
+// kTokenize, kLoad: the ranks build or open the token cache, then read the initial weights or a checkpoint. Before it
+// joins, rank 0 is in kLoad too, while it verifies what earlier generations left in checkpoint.dir. How long that takes
+// depends on the files, so no limit of time applies while these ranks report.
 // kLeaving: all steps are made, and the rank waits for the coordinator's answer about the last save. How long that
 // takes depends on the network, so no limit is learned for it (coordinator/handlers/rank_progress.cc).
 enum class Phase {

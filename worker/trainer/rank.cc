@@ -232,6 +232,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   Clock& clock = Clock::GetSteadyClock();
   absl::Duration choosing_time;
   if (order.rank == 0) {
+    // Settling a partial reads all of it, for which joining would have too little time (coordinator/handlers/tick.cc).
+    link.ReportProgress(Phase::kLoad, 0);
     ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, choosing_time));
   }
   // A job that cannot be trained is refused here, because after this the rank waits for the others.

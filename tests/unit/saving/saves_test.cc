@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -86,6 +87,40 @@ TEST_F(SavesTest, RankThatLeavesWithoutAGrant_LeavesACompletePartialFolder) {
   EXPECT_THAT(*ListCheckpoints(folder_ / "run"), SizeIs(0));
   EXPECT_EQ(away.FactsOf<SaveReadyFact>().at(0).step, step);
   EXPECT_TRUE(Checkpoint::Open(folder_ / absl::StrCat("run/", StepFolderName(step), ".g1.partial")).ok());
+}
+
+// Records the phases that were reported before its first rename.
+class PhaseDisk final : public ForwardingDisk {
+ public:
+  explicit PhaseDisk(const FakeLink& link) : link_(link) {}
+
+  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
+    if (!phases.has_value()) phases = link_.phases();
+    return ForwardingDisk::RenameOrExchange(from, to);
+  }
+
+  std::optional<std::vector<Phase>> phases;
+
+ private:
+  const FakeLink& link_;
+};
+
+// Before a complete partial folder gets its name, all of it is verified, and only some phases have no time limit.
+TEST_F(SavesTest, PartialOfAnEarlierGeneration_IsVerifiedInThePhaseOfLoading) {
+  FakeLink away, next;
+  away.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no answer"); });
+  StartOrder order = Order("run", 6);
+  ASSERT_EQ(Run(order, away, /*leave=*/true), kExitDone) << log_.str();
+  PhaseDisk disk(next);
+  order.generation = 2;
+
+  const TrainerExit code =
+      RunRank(order, {.link = next, .file_system = disk, .log = log_, .must_leave = [] { return false; }});
+
+  ASSERT_EQ(code, kExitDone) << log_.str();
+  ASSERT_TRUE(disk.phases.has_value());
+  EXPECT_THAT(*disk.phases, ElementsAre(Phase::kLoad));
+  EXPECT_EQ(next.FactsOf<RestoredFact>().at(0).step, away.FactsOf<FinishedFact>().at(0).step);
 }
 
 // Writes no manifest until `released`. Before that, an hour passes when a file whose path ends with `slow_file` is
