@@ -20,8 +20,9 @@ constexpr size_t kDamagedShown = 3;
 constexpr char kMissingUrl[] = "trainyard/checkpoint_missing";
 // How long a network file system may take to show a file.
 constexpr absl::Duration kFolderPatience = absl::Seconds(3);
-// The slowest rank may still be reading its checkpoint while the others wait for it.
-constexpr absl::Duration kLoadingLimit = absl::Minutes(30);
+// The slowest rank may still be reading its checkpoint while the others wait for it. Rank 0 may also read all data, to
+// compare them with the checkpoint; tokenization, which reads them too, has the same limit (kReadingLimit).
+constexpr absl::Duration kLoadingLimit = absl::Hours(12);
 
 // What rank 0 broadcasts, as the bytes of a tensor.
 struct Announcement {
