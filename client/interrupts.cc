@@ -11,15 +11,6 @@
 namespace trainyard::client {
 namespace {
 
-sigset_t InterruptSet() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGHUP);
-  return set;
-}
-
 int NewInterruptFd() {
   sigset_t set = InterruptSet();
   return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -33,6 +24,16 @@ int ReadSignal(int fd) {
 }
 
 }  // namespace
+
+sigset_t InterruptSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action = {};
+    if (sigaction(number, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) sigaddset(&set, number);
+  }
+  return set;
+}
 
 void BlockSignals() {
   sigset_t set = InterruptSet();

@@ -2,6 +2,8 @@
 // SIGTERM has the same effect, and SIGHUP (the terminal was closed) too, unless OnHangup has set a callback.
 #pragma once
 
+#include <signal.h>
+
 #include <functional>
 #include <memory>
 
@@ -11,8 +13,12 @@
 
 namespace trainyard::client {
 
-// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD in this thread and in threads that it will start. Call it before starting
-// any thread.
+// SIGINT, SIGTERM and SIGHUP without those that the process ignores. A caller ignores a signal so that it has no effect
+// on this program, as `nohup` and the `&` of a script do, but Linux delivers a blocked signal to a signalfd even then.
+sigset_t InterruptSet();
+
+// Blocks the InterruptSet and SIGCHLD in this thread and in threads that it will start. Call it before starting any
+// thread.
 void BlockSignals();
 
 // Runs callbacks on its own thread; they should return soon. Thread-safe.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "client/interrupts.h"
 #include "client/output.h"
 #include "common/escape.h"
 #include "common/files.h"
@@ -17,26 +18,17 @@ namespace {
 
 constexpr size_t kLineBytesMax = 64 << 10;
 
-sigset_t EndSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGHUP);
-  return set;
-}
-
 }  // namespace
 
 LineInput::LineInput() {
-  const sigset_t set = EndSignals();
+  const sigset_t set = InterruptSet();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 LineInput::~LineInput() {
   close(signals_);
-  const sigset_t set = EndSignals();
+  const sigset_t set = InterruptSet();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 

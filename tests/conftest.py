@@ -3,6 +3,7 @@ each test."""
 
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 
@@ -18,6 +19,15 @@ import pytest
 import harness
 import processes
 import stubs as stub_maker
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals():
+    """Programs ignore a signal that their caller ignores, as after `nohup ./dev test`, but some tests send it to them.
+    A program gets the default action of a signal for which the process that starts it has a handler."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session")
