@@ -126,6 +126,34 @@ def test_a_worker_without_ranks_does_not_wait_for_a_coordinator_that_was_removed
     assert stopped.returncode == 0, stopped.stderr
 
 
+def test_a_worker_that_ends_repeats_a_drain_that_the_coordinator_cannot_record(tmp_path):
+    """A program that stands for trainctl refuses the first two drains, as a coordinator whose disk is full does."""
+    shim = tmp_path / "proc" / "7" / "comm"
+    shim.parent.mkdir(parents=True)
+    shim.write_text("trainyard-shim\n")
+    programs = {"trainctl": f"""#!/bin/sh
+cd {tmp_path}
+if [ "$2" = drain ]; then echo "$3: $5" >> calls; [ "$(wc -l < calls)" -ge 3 ] || exit 3; exit; fi
+if [ -e calls ]; then echo '{{"name":"h1","jobs":[]}}'; else echo '{{"name":"h1","jobs":["job1"]}}'; fi
+""", "sleep": "#!/bin/sh\n"}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TRAINCTL": str(tmp_path / "trainctl"),
+           "TRAINYARD_NAME": "h1", "TRAINYARD_PROC": str(tmp_path / "proc")}
+
+    def run(tries):
+        (tmp_path / "calls").unlink(missing_ok=True)
+        return subprocess.run(["sh", HOOKS / "drain-host.sh"], env={**env, "TRAINYARD_DRAIN_TRIES": tries},
+                              capture_output=True, text=True, timeout=60)
+
+    done = run("3")
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "calls").read_text().splitlines() == ["h1: pod is ending"] * 3
+    assert run("2").returncode == 1
+
+
 def host_status(cluster, name):
     hosts = {host["name"]: host for host in harness.events(cluster.trainctl("cluster", "--json").stdout)}
     return hosts[name]

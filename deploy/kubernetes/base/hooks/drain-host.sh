@@ -27,7 +27,14 @@ case $state in
     reason=$(printf '%s\n' "$state" | sed -n 's/.*"cordon_reason":"\(drained: \)\{0,1\}\([^"\\]*\)".*/\2/p')
     ;;
 esac
-"$trainctl" --allow-plaintext drain "$TRAINYARD_NAME" --reason "${reason:-cordoned by an operator}"
+# A coordinator whose disk is full answers questions, but refuses the drain.
+failures=0
+until "$trainctl" --allow-plaintext drain "$TRAINYARD_NAME" --reason "${reason:-cordoned by an operator}"; do
+  has_ranks || exit 0
+  failures=$((failures + 1))
+  [ "$failures" -lt "$tries" ] || exit 1
+  sleep 1
+done
 failures=0
 while [ "$failures" -lt "$tries" ]; do
   if state=$(host); then
