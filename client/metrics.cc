@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<MetricsSource>> OpenJob(const Globals& globals, c
 absl::StatusOr<std::unique_ptr<MetricsSource>> OpenSource(const Globals& globals, const std::string& target) {
   if (target.empty()) {
     const std::string root = DefaultRunRoot(WorkingDirectory());
-    const std::string newest = NewestRun(root, "");
+    const std::string newest = NewestRun(root, "", /*needs_checkpoint=*/false);
     if (!newest.empty()) return OpenRun(newest);
     return absl::NotFoundError(absl::StrCat("there is no run in ", root, "; name a run folder or a job"));
   }

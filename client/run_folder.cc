@@ -76,7 +76,7 @@ absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path) {
   return true;
 }
 
-std::string NewestRun(const std::string& root, const std::string& name) {
+std::string NewestRun(const std::string& root, const std::string& name, bool needs_checkpoint) {
   std::error_code error;
   std::string newest;
   fs::file_time_type newest_time = fs::file_time_type::min();
@@ -85,7 +85,7 @@ std::string NewestRun(const std::string& root, const std::string& name) {
     absl::string_view id = folder;
     if (!name.empty() && (!absl::ConsumePrefix(&id, absl::StrCat(name, "-")) || !IsId(id))) continue;
     fs::file_time_type time = LastProgress(it->path());
-    if (time <= newest_time) continue;
+    if (time <= newest_time || (needs_checkpoint && !ContainsCheckpoint(it->path()))) continue;
     newest_time = time;
     newest = it->path().string();
   }
@@ -146,7 +146,7 @@ absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, s
                                                    " has no checkpoint of Trainyard to resume from"));
   }
   if (!spec.checkpoint().has_dir() && request->resume()) {
-    std::string newest = NewestRun(request->default_run_root(), spec.name());
+    std::string newest = NewestRun(request->default_run_root(), spec.name(), /*needs_checkpoint=*/true);
     if (newest.empty()) {
       const std::string nothing = absl::StrCat("nothing to resume: no ", request->default_run_root(), "/", spec.name(),
                                                "-* contains a checkpoint");

@@ -17,9 +17,9 @@ std::string DefaultRunRoot(const std::string& working_directory);
 // Returns whether the folder is missing or contains only files that Trainyard makes for every run.
 absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path);
 
-// The newest folder `root`/<name>-<id> (any folder in `root` if `name` is empty) that has a checkpoint or metrics;
-// empty if there is none.
-std::string NewestRun(const std::string& root, const std::string& name);
+// The newest folder `root`/<name>-<id> (any folder in `root` if `name` is empty) that has a checkpoint or, unless
+// `needs_checkpoint`, metrics; empty if there is none.
+std::string NewestRun(const std::string& root, const std::string& name, bool needs_checkpoint);
 
 // `root`/<name>-`id`, the folder that a job with this id gets without checkpoint.dir; empty if there is none.
 std::string RunOfJob(const std::string& root, const std::string& id);
@@ -32,11 +32,11 @@ absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
 absl::Status CheckRunFolder(const std::string& path, bool resume);
 
 // Chooses the folder of a job before it is submitted: with `request->resume` and without checkpoint.dir, the newest run
-// of its name; then calls CheckRunFolder. Describes the choice, or a fresh start, in `notice`. `on_this_machine`: the
-// job's hosts see the same files as this process, so this function can refuse to resume a folder without a checkpoint.
-// Possible errors: those of CheckRunFolder; FailedPrecondition: there is nothing to resume and a fresh start is not
-// allowed; InvalidArgument: the job to resume is a probe or a command, or the run folder would be made in a working
-// directory whose path is not plain text (plain_text.h).
+// of its name that has a checkpoint; then calls CheckRunFolder. Describes the choice, or a fresh start, in `notice`.
+// `on_this_machine`: the job's hosts see the same files as this process, so this function can refuse to resume a folder
+// without a checkpoint. Possible errors: those of CheckRunFolder; FailedPrecondition: there is nothing to resume and a
+// fresh start is not allowed; InvalidArgument: the job to resume is a probe or a command, or the run folder would be
+// made in a working directory whose path is not plain text (plain_text.h).
 absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* notice);
 
 // Checks that `path` contains a checkpoint. Possible errors: FailedPrecondition: it does not; the message suggests a

@@ -41,9 +41,10 @@ absl::StatusOr<std::string> ChooseFolder(const Globals& globals, const std::stri
     return AbsolutePath(folder, WorkingDirectory());
   }
   std::string root = DefaultRunRoot(WorkingDirectory());
-  std::string newest = NewestRun(root, "");
+  std::string newest = NewestRun(root, "", /*needs_checkpoint=*/true);
   if (!newest.empty()) return newest;
-  return absl::NotFoundError(absl::StrCat("there is no run in ", root, "; name a run folder or a checkpoint"));
+  return absl::NotFoundError(
+      absl::StrCat("there is no run with a checkpoint in ", root, "; name a run folder or a checkpoint"));
 }
 
 absl::StatusOr<std::vector<std::string>> TrainerArguments(const Globals& globals, const SampleOptions& options) {
@@ -105,8 +106,8 @@ void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("sample", "Generate text with a trained model");
   verb->add_option("folder,--checkpoint", options->folder,
                    "Checkpoint; run folder or job (its newest checkpoint); RUN/best (its checkpoint with the "
-                   "lowest evaluation loss); or folder of a model that transformers wrote; default: the newest run in "
-                   "./trainyard-runs");
+                   "lowest evaluation loss); or folder of a model that transformers wrote; default: the newest run "
+                   "with a checkpoint in ./trainyard-runs");
   CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue");
   verb->add_option("--prompts", options->prompts,
                    "File with a prompt in each line; with .jsonl, an object {\"prompt\": ...} in each line")

@@ -36,7 +36,7 @@ TEST_F(RunFolderTest, NewestRun_IsTheOneThatMadeProgressLast) {
   std::string newest = Run("tiny-bbbbbbbb", "metrics.jsonl", 100);
   Run("tiny-cccccccc", "metrics.jsonl", 200);
 
-  EXPECT_EQ(NewestRun(root_, "tiny"), newest);
+  EXPECT_EQ(NewestRun(root_, "tiny", /*needs_checkpoint=*/false), newest);
 }
 
 TEST_F(RunFolderTest, NewestRun_MatchesTheExactName) {
@@ -44,9 +44,9 @@ TEST_F(RunFolderTest, NewestRun_MatchesTheExactName) {
   Run("other-aaaaaaaa", "metrics.jsonl", 1);
   Run("tiny-bbbbbbbb", "notes.txt", 1);
 
-  EXPECT_EQ(NewestRun(root_, "tiny"), "");
-  EXPECT_NE(NewestRun(root_, ""), "");
-  EXPECT_EQ(NewestRun(root_ + "/none", "tiny"), "");
+  EXPECT_EQ(NewestRun(root_, "tiny", /*needs_checkpoint=*/false), "");
+  EXPECT_NE(NewestRun(root_, "", /*needs_checkpoint=*/false), "");
+  EXPECT_EQ(NewestRun(root_ + "/none", "tiny", /*needs_checkpoint=*/false), "");
 }
 
 TEST_F(RunFolderTest, RunOfJob_IsTheFolderWithThisId) {
@@ -91,6 +91,24 @@ TEST_F(RunFolderTest, ResumeWithoutCheckpoint_IsRefusedWithASuggestion) {
             "--resume: checkpoint.dir " + root_ + "/tuor does not exist; did you mean " + root_ +
                 "/tour? To train from step 1 instead, give --allow-fresh-start");
   EXPECT_NE(CheckResumable(root_ + "/empty").message().find("contains no checkpoint"), absl::string_view::npos);
+}
+
+TEST_F(RunFolderTest, ResumeContinuesTheNewestRunWithACheckpoint) {
+  const std::string saved = Run("tiny-aaaaaaaa", "step-00000100", 300);
+  Run("tiny-bbbbbbbb", "metrics.jsonl", 1);
+
+  for (bool allow_fresh_start : {false, true}) {
+    v1::SubmitRequest request;
+    request.set_default_run_root(root_);
+    request.set_resume(true);
+    request.set_allow_fresh_start(allow_fresh_start);
+    request.mutable_spec()->set_name("tiny");
+    std::string notice;
+    const absl::Status chosen = ChooseRunFolder(&request, /*on_this_machine=*/true, &notice);
+
+    EXPECT_TRUE(chosen.ok()) << chosen;
+    EXPECT_EQ(request.spec().checkpoint().dir(), saved) << notice;
+  }
 }
 
 TEST_F(RunFolderTest, NothingToResumeIsRefusedUnlessAFreshStartIsAllowed) {
