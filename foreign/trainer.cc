@@ -24,14 +24,14 @@ void TranslateWords(Translation* t, const Value& fsdp) {
       t->Set(fsdp, "parallel.offload.optimizer", "true");
     } else if (word == "hybrid_shard" || word == "hybrid_shard_zero2") {
       t->Set(fsdp, "parallel.data", "hsdp");
+      if (word == "hybrid_shard_zero2") t->Set(fsdp, "parallel.reshard_after_forward", "false");
       if (!t->HasFlag("parallel.shard") && !t->HasFlag("parallel.replicate")) {
         t->Error(fsdp, "the ranks of a host are not known; add --set parallel.shard=N: N ranks share a copy");
       }
     } else if (word != "auto_wrap" && word != "false") {
-      t->Error(fsdp,
-               absl::StrCat("expected true, false, or words of full_shard, shard_grad_op, hybrid_shard, no_shard, "
-                            "offload and auto_wrap, found ",
-                            item));
+      t->Error(fsdp, absl::StrCat("expected true, false, or words of full_shard, shard_grad_op, hybrid_shard, "
+                                  "hybrid_shard_zero2, no_shard, offload and auto_wrap, found ",
+                                  item));
     }
   }
 }

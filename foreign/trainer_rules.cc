@@ -6,7 +6,7 @@ namespace {
 
 constexpr KeyRule kTrainerRules[] = {
     Sets("fsdp", Form::kList, "parallel.data parallel.reshard_after_forward parallel.offload.parameters",
-         "true, or words: full_shard shard_grad_op hybrid_shard no_shard offload auto_wrap"),
+         "true, or words: full_shard shard_grad_op hybrid_shard hybrid_shard_zero2 no_shard offload auto_wrap"),
     Block("accelerator_config"),
     None("accelerator_config.non_blocking", Form::kFlag,
          "batches are always copied from pinned memory in the background"),

@@ -159,6 +159,14 @@ TEST(ImportTest, ADeepSpeedFileThatAccelerateNamesIsReadToo) {
   EXPECT_EQ(imported.job.spec.train().batch().micro(), 4u);
 }
 
+TEST(ImportTest, HybridShardingWithZero2KeepsTheParametersAfterForward) {
+  const std::vector<std::string> flags = RequiredFlagsAnd({"parallel.shard=2"});
+
+  EXPECT_EQ(Import(R"({"fsdp": "hybrid_shard"})", flags).Became("fsdp"), "parallel.data=hsdp");
+  EXPECT_EQ(Import(R"({"fsdp": "hybrid_shard_zero2"})", flags).Became("fsdp"),
+            "parallel.data=hsdp parallel.reshard_after_forward=false");
+}
+
 TEST(ImportTest, AFileThatFsdpConfigNamesIsReadToo) {
   const auto read = [](const std::string& path) -> absl::StatusOr<std::string> {
     if (path != "fsdp.json") return absl::NotFoundError(absl::StrCat(path, " does not exist"));
