@@ -128,7 +128,10 @@ void JobSession::Cancel(const std::string& reason) {
   announcer_ = std::thread([this, reason] { AnnounceCancel(reason); });
   canceller_ = std::thread([this, reason] {
     auto job = CancelJob(connection_, job_.job_id(), reason);
-    if (job.ok()) return;
+    if (job.ok()) {
+      if (options_.on_cancelled) options_.on_cancelled();
+      return;
+    }
     if (options_.own_daemons && absl::IsUnavailable(job.status())) {
       return Abort(
           absl::StrCat(reason, "; the job is ended without the coordinator, because ", job.status().message()));
@@ -139,7 +142,8 @@ void JobSession::Cancel(const std::string& reason) {
 
 void JobSession::AnnounceCancel(const std::string& reason) {
   const std::string text =
-      absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); a second interrupt kills it immediately");
+      absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); a second interrupt ",
+                   options_.own_daemons ? "kills it immediately" : "ends trainctl without waiting");
   absl::MutexLock lock(&mu_);
   if (done_) return;
   // With make_progress (trainctl launch), standard output belongs to the ranks, so Message writes to standard error.

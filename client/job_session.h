@@ -29,6 +29,8 @@ struct JobSessionOptions {
   std::function<std::unique_ptr<Progress>()> make_progress = nullptr;
   std::string watch_hint;  // how to watch the job after standard output has failed; a sentence
   RetryOptions retry;      // while the coordinator does not answer
+  // Called on another thread when the coordinator has recorded the cancellation that Cancel requested.
+  std::function<void()> on_cancelled = nullptr;
 };
 
 // Call Follow on one thread; Cancel, Abort, Message, Notice and Output on any.

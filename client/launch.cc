@@ -196,7 +196,7 @@ void AddLaunch(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "The script and its arguments follow the flags. Each rank gets the environment of torchrun: RANK, WORLD_SIZE,\n"
       "MASTER_ADDR, TORCHELASTIC_* and so on. If a rank fails, the others are ended (SIGTERM, after 30 s SIGKILL) and\n"
       "all are started again, at most --max-restarts times. Ctrl-C ends everything; a second Ctrl-C kills it\n"
-      "immediately.\n\n"
+      "immediately, or with --coordinator ends trainctl without waiting.\n\n"
       "Examples:\n"
       "  trainctl launch --nproc-per-node 2 train.py --lr 0.1\n"
       "  trainctl launch --nproc_per_node=auto --max-restarts=3 -m package.train\n"

@@ -31,8 +31,9 @@ void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->footer(
       "Without --coordinator, it starts a private coordinator and worker daemon for this job, with one slot per\n"
       "rank, and stops them when the job ends. Ctrl-C cancels the job and waits for its end; a second Ctrl-C\n"
-      "kills it immediately. If the terminal is closed (SIGHUP), the job and its daemons continue; the file\n"
-      "`watch` in the run folder contains the command that shows the job again.\n\n"
+      "kills it immediately, or with --coordinator ends trainctl without waiting. If the terminal is closed\n"
+      "(SIGHUP), the job and its daemons continue; the file `watch` in the run folder contains the command\n"
+      "that shows the job again.\n\n"
       "Examples:\n"
       "  trainctl run configs/jobs/stdlib.yaml\n"
       "  trainctl run configs/jobs/lab-tiny.yaml --set train.steps=50 --set resources.ranks=4\n"

@@ -12,8 +12,8 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "client/connection.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
 #include "client/interrupts.h"
@@ -85,7 +85,7 @@ class JobRunner {
     for (const Problem& warning : loaded.problems.Warnings()) printed_warnings_.insert(warning.Message());
     v1::SubmitRequest request;
     *request.mutable_spec() = loaded.spec;
-    request.set_job_id(RandomId(8));
+    request.set_job_id(new_job_id_);
     request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
     request.set_resume(options_.resume);
     request.set_allow_fresh_start(options_.allow_fresh_start);
@@ -214,8 +214,16 @@ class JobRunner {
     }
   }
 
+  absl::StatusOr<v1::SubmitResponse> Submit(const v1::SubmitRequest& request) {
+    job_may_run_ = true;
+    auto accepted = SubmitJob(*connection_, request);
+    // A coordinator may have received a call that it did not answer.
+    if (!accepted.ok()) job_may_run_ = IsUnanswered(accepted.status());
+    return accepted;
+  }
+
   absl::StatusOr<int> Follow(const v1::SubmitRequest& request, Interrupts& interrupts) {
-    ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection_, request));
+    ASSIGN_OR_RETURN(v1::SubmitResponse accepted, Submit(request));
     v1::Job job;
     job.set_job_id(accepted.job_id());
     *job.mutable_spec() = accepted.resolved();
@@ -242,7 +250,8 @@ class JobRunner {
                         .make_progress = options_.make_progress,
                         .watch_hint = "trainctl still waits until the job ends; Ctrl-C cancels it. To watch it: " +
                                       WatchCommand(job.job_id()),
-                        .retry = options_.reconnect.retry});
+                        .retry = options_.reconnect.retry,
+                        .on_cancelled = [this] { job_may_run_ = false; }});
     session.Start(new_warnings);
     if (cluster_ != nullptr) cluster_->WatchDaemons([&session](const std::string& death) { session.Abort(death); });
     interrupts.OnFirst([&session] { session.Cancel("interrupted"); });
@@ -257,6 +266,7 @@ class JobRunner {
                                              [&session](const v1::LogLine& line) { session.Output(line); });
     }
     auto ended = session.Follow();
+    if (ended.ok()) job_may_run_ = false;
     if (output != nullptr && ended.ok() && !output->AwaitEnd(kOutputWait)) {
       keep_temporary_folder_ = true;
       session.Message(absl::StrCat("not all output of the ranks was shown; the complete output: ", logs));
@@ -318,25 +328,39 @@ class JobRunner {
 
   std::string TokenFile() const { return AbsolutePath(globals_.token_file, WorkingDirectory()); }
 
+  // Whether the job may continue after this process has ended. Thread-safe.
+  bool JobMayContinue() const { return killable_.load() == nullptr && job_may_run_.load(); }
+
   // Runs on the thread of `Interrupts`, whatever the main thread is doing.
   void KillImmediately() {
     PrivateCluster* cluster = killable_.load();
     if (cluster != nullptr) cluster->CloseLifeline();
-    const absl::string_view text =
-        cluster != nullptr ? "\ntrainctl: stopped immediately; the processes that it started are being killed\n"
-                           : "\ntrainctl: stopped immediately\n";
+    const bool may_continue = JobMayContinue();
+    std::string text = "\ntrainctl: ended without waiting\n";
+    if (cluster != nullptr) {
+      text = "\ntrainctl: stopped immediately; the processes that it started are being killed\n";
+    } else if (may_continue) {
+      text = absl::StrCat(
+          "\ntrainctl: ended, but job ", new_job_id_,
+          " may continue, because the coordinator has not confirmed its cancellation. To cancel it: trainctl "
+          "--coordinator ",
+          globals_.coordinator, " cancel ", new_job_id_, "\n");
+    }
     [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
-    _exit(kClientCancelled);
+    _exit(may_continue ? kClientUnreachable : kClientCancelled);
   }
 
   const Globals globals_;
   const RunJobOptions options_;
+  const std::string new_job_id_ = RandomId(8);
   std::set<std::string> printed_warnings_;  // warnings that were printed with their place in the file
   std::string job_id_;                      // empty: not submitted yet
   std::string temporary_folder_;            // of the private daemons of a command; empty: not made
   bool keep_temporary_folder_ = false;      // the job continues, or not all of its output was shown
   std::unique_ptr<PrivateCluster> cluster_;
   std::atomic<PrivateCluster*> killable_{nullptr};  // cluster_, for KillImmediately on another thread
+  // From before Submit until Submit is refused, a cancellation is recorded, or the job has ended.
+  std::atomic<bool> job_may_run_ = false;
   std::unique_ptr<Connection> connection_;
 };
 

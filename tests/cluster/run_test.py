@@ -91,6 +91,21 @@ def test_a_second_ctrl_c_kills_the_job(cluster):
     harness.assert_nothing_runs(3)
 
 
+def test_a_second_ctrl_c_says_that_a_job_on_a_cluster_may_continue(one_host):
+    address = one_host.coordinator.address
+    run = one_host.start_trainctl("--coordinator", address, "run", one_host.write_job(**FOREVER), "--json")
+    wait_for_steps(run, 3)
+    one_host.coordinator.signal(signal.SIGSTOP)
+
+    run.signal(signal.SIGINT)
+    harness.wait_until(lambda: "a second interrupt ends trainctl" in run.output(), "the first Ctrl-C is acknowledged")
+    run.signal(signal.SIGINT)
+
+    assert run.wait(8) == 3
+    assert "may continue, because the coordinator has not confirmed its cancellation" in run.output()
+    assert f"To cancel it: trainctl --coordinator {address} cancel " in run.output()
+
+
 def test_no_process_is_left_after_kill_9_of_trainctl(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
