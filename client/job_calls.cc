@@ -10,6 +10,7 @@
 #include "client/text.h"
 #include "common/error_details.h"
 #include "common/limits.h"
+#include "common/status_macros.h"
 
 namespace trainyard::client {
 namespace {
@@ -155,6 +156,11 @@ absl::StatusOr<v1::GetQueueResponse> GetQueue(Connection& connection, const std:
     const bool done = page->next_page_token().empty() || static_cast<uint32_t>(queue.jobs_size()) >= max;
     if (done) return queue;
   }
+}
+
+absl::Status SubmitError(const absl::Status& status, absl::string_view job_id, absl::string_view advice) {
+  if (!IsUnanswered(status)) return status;
+  return StatusBuilder(status) << "the job may have been submitted as " << job_id << ": " << advice;
 }
 
 std::string JobTitle(const v1::Job& job) {

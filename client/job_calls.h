@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/connection.h"
 #include "trainyard/v1/service.pb.h"
 
@@ -37,6 +38,10 @@ absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, v1::Li
 absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection);
 // The last lines of one rank's output in the newest generation, both streams interleaved.
 std::vector<std::string> LastLogLines(Connection& connection, const v1::Job& job, uint32_t rank, uint32_t lines);
+
+// The error of a Submit that failed. If no coordinator answered, one may have received the request; then the message
+// names the job's id and ends with `advice`. Pure.
+absl::Status SubmitError(const absl::Status& status, absl::string_view job_id, absl::string_view advice);
 
 // "job k3x7q2ab (stdlib-gpt)". Pure.
 std::string JobTitle(const v1::Job& job);

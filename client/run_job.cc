@@ -64,7 +64,8 @@ class JobRunner {
       absl::Status stopped = cluster_->Stop();
       if (!stopped.ok()) Fail(stopped);
     }
-    int code = interrupts.interrupted() ? kClientCancelled : ExitCodeOf(exit_code.status());
+    const bool is_cancelled = interrupts.interrupted() && !JobMayContinue();
+    int code = is_cancelled ? kClientCancelled : ExitCodeOf(exit_code.status());
     if (options_.json) {
       PrintJson(ErrorLine(exit_code.status(), code));
       PrintJson(DoneWithoutJobLine(job_id_, exit_code.status().message(), code));
@@ -217,9 +218,13 @@ class JobRunner {
   absl::StatusOr<v1::SubmitResponse> Submit(const v1::SubmitRequest& request) {
     job_may_run_ = true;
     auto accepted = SubmitJob(*connection_, request);
-    // A coordinator may have received a call that it did not answer.
-    if (!accepted.ok()) job_may_run_ = IsUnanswered(accepted.status());
-    return accepted;
+    if (accepted.ok()) return accepted;
+    job_may_run_ = IsUnanswered(accepted.status());
+    if (!JobMayContinue()) return accepted.status();
+    job_id_ = request.job_id();
+    return SubmitError(
+        accepted.status(), job_id_,
+        absl::StrCat("`trainctl --coordinator ", globals_.coordinator, " watch ", job_id_, "` shows it"));
   }
 
   absl::StatusOr<int> Follow(const v1::SubmitRequest& request, Interrupts& interrupts) {
@@ -354,7 +359,7 @@ class JobRunner {
   const RunJobOptions options_;
   const std::string new_job_id_ = RandomId(8);
   std::set<std::string> printed_warnings_;  // warnings that were printed with their place in the file
-  std::string job_id_;                      // empty: not submitted yet
+  std::string job_id_;                      // empty: not submitted
   std::string temporary_folder_;            // of the private daemons of a command; empty: not made
   bool keep_temporary_folder_ = false;      // the job continues, or not all of its output was shown
   std::unique_ptr<PrivateCluster> cluster_;

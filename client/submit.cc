@@ -67,7 +67,14 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   if (!notice.empty()) SayUnprefixed(notice);
   // If the job was submitted before, the run folder may be refused because it has the files of that same job.
   if (!chosen.ok() && (options.job_id.empty() || !GetJob(*connection, options.job_id).ok())) return chosen;
-  ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection, request));
+  const absl::StatusOr<v1::SubmitResponse> submitted = SubmitJob(*connection, request);
+  if (!submitted.ok()) {
+    const std::string& id = request.job_id();
+    return SubmitError(submitted.status(), id,
+                       absl::StrCat("`trainctl status ", id, "` shows it, and `trainctl submit --job-id ", id,
+                                    "` with the same job repeats the call without a second job"));
+  }
+  const v1::SubmitResponse& accepted = *submitted;
   v1::Job job;
   job.set_job_id(accepted.job_id());
   *job.mutable_spec() = accepted.resolved();

@@ -1,5 +1,6 @@
 """Addresses, tokens, errors, the order of events, and tables."""
 
+import asyncio
 import os
 import socket
 
@@ -7,7 +8,7 @@ import grpc
 import pytest
 
 import trainyard
-from trainyard import _dial, _events, errors, job, schema
+from trainyard import _dial, _events, aio, errors, job, schema
 
 
 @pytest.fixture
@@ -134,6 +135,27 @@ def test_a_coordinator_that_does_not_answer_is_named(listener):
 
     with pytest.raises(errors.UnavailableError, match=f"{closed} does not answer"):
         trainyard.Client(closed, reconnect_s=0.1).get_server_info()
+
+
+def test_an_unanswered_submit_names_the_job_that_may_run(monkeypatch):
+    def fail(*_):
+        raise errors.DeadlineExceededError("no answer")
+
+    async def fail_later(*_):
+        fail()
+
+    one = {"name": "hello", "command": {"argv": ["true"]}}
+    client, later = (kind("127.0.0.1:1", reconnect_s=0) for kind in (trainyard.Client, aio.AsyncClient))
+    monkeypatch.setattr(client, "_call_once", fail)
+    monkeypatch.setattr(later, "_call_once", fail_later)
+
+    with pytest.raises(errors.DeadlineExceededError, match="may have been submitted as order00000017") as lost:
+        client.submit(one, job_id="order00000017")
+    assert lost.value.job_id == "order00000017"
+    with pytest.raises(errors.DeadlineExceededError, match="may have been submitted as order00000018"):
+        asyncio.run(later.submit(one, job_id="order00000018"))
+    with pytest.raises(errors.DeadlineExceededError, match="^no answer$"):
+        client.get("order00000017")
 
 
 def test_a_forked_process_cannot_use_the_client(monkeypatch):

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "client/byte_progress.h"
 #include "client/exit_code.h"
+#include "client/job_calls.h"
 #include "client/layout_view.h"
 #include "client/output.h"
 #include "client/plot.h"
@@ -53,6 +54,19 @@ TEST(ByteBars, ShowShareAmountAndRate) {
 
 TEST(Tables, AlignColumnsByCharactersNotBytes) {
   EXPECT_EQ(Table({{"A", "NAME"}, {"1", "ü"}, {"22", "x"}}), "A   NAME\n1   ü\n22  x\n");
+}
+
+TEST(SubmitErrors, NameTheJobIfItMayHaveBeenSubmitted) {
+  const absl::Status lost = absl::DeadlineExceededError("no answer");
+  const absl::Status refused = absl::InvalidArgumentError("wrong");
+
+  const absl::Status named = SubmitError(lost, "k3x7q2ab", "look");
+
+  EXPECT_EQ(named.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(named.message(), "no answer; the job may have been submitted as k3x7q2ab: look");
+  EXPECT_EQ(SubmitError(absl::UnavailableError("gone"), "k3x7q2ab", "look").message(),
+            "gone; the job may have been submitted as k3x7q2ab: look");
+  EXPECT_EQ(SubmitError(refused, "k3x7q2ab", "look"), refused);
 }
 
 TEST(ShellWord, IsQuotedIfAShellWouldSplitOrExpandIt) {

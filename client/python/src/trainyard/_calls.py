@@ -61,6 +61,17 @@ def retry_wait_s(wait_s, error):
     return max(wait_s, min(error.retry_after_s or 0.0, RETRY_WAIT_MAX_S))
 
 
+def unanswered(error, name, fields):
+    """The error of a call that no coordinator answered. A coordinator may have received it, so the error of a Submit
+    names the job."""
+    if name == "Submit":
+        error.job_id = fields["job_id"]
+        job_id = errors.plain_line(error.job_id)
+        error.args = (f"{error}; the job may have been submitted as {job_id}: get('{job_id}') returns it, and submit "
+                      f"with job_id='{job_id}' repeats the call without a second job",)
+    return error
+
+
 def watch_fields(job_id, seen):
     return {"job_id": job_id, "after_sequence": seen.after_sequence, "after_step": seen.after_step,
             "after_eval_step": seen.after_eval_step, "allow_gap": seen.take_allow_gap()}

@@ -55,7 +55,7 @@ class AsyncClient(_calls.Calls):
             except (errors.UnavailableError, errors.DeadlineExceededError) as error:
                 wait_s = retries.failed()
                 if wait_s is None:
-                    raise
+                    raise _calls.unanswered(error, name, fields) from None
                 await asyncio.sleep(_calls.retry_wait_s(wait_s, error))
 
     async def _pages(self, call, attribute, **options):

@@ -67,7 +67,7 @@ class Client(_calls.Calls):
             except (errors.UnavailableError, errors.DeadlineExceededError) as error:
                 wait_s = retries.failed()
                 if wait_s is None:
-                    raise
+                    raise _calls.unanswered(error, name, fields) from None
                 time.sleep(_calls.retry_wait_s(wait_s, error))
 
     def _pages(self, call, attribute, **options):

@@ -11,6 +11,7 @@ class TrainyardError(Exception):
     violations     {field: problem} of an invalid request
     resource       (kind, name) of what was not found, or None
     retry_after_s  the same call, unchanged, can succeed after this time; None: the coordinator named no time
+    job_id         of a Submit that was not answered: the id of the job, which may have been submitted; or ""
     """
 
     code = "UNKNOWN"
@@ -23,6 +24,7 @@ class TrainyardError(Exception):
         self.violations = {}
         self.resource = None
         self.retry_after_s = None
+        self.job_id = ""
 
 
 def _make(code, meaning):
