@@ -3,6 +3,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/yaml_schema.h"
 #include "foreign/translators.h"
 
 namespace trainyard::foreign {
@@ -48,6 +49,47 @@ void SetByFlag(Translation* t, const char* key, const char* job_key, const char*
   }
 }
 
+void SetBetas(Translation* t) {
+  const Value* first = t->Find("adam_beta1");
+  const Value* second = t->Find("adam_beta2");
+  const std::string betas = absl::StrCat("[", first == nullptr ? "0.9" : yaml::NumberText(*first->number), ", ",
+                                         second == nullptr ? "0.999" : yaml::NumberText(*second->number), "]");
+  if (first != nullptr) t->Set(*first, "train.optimizer.betas", betas);
+  if (second != nullptr) t->Set(*second, "train.optimizer.betas", betas);
+}
+
+void SetLearningRates(Translation* t) {
+  const Value* type = t->Find("lr_scheduler_type");
+  const Value* warmup = t->Find("warmup_steps");
+  const std::string name = type == nullptr ? "" : absl::AsciiStrToLower(type->text);
+  if (type != nullptr) {
+    t->Set(*type, "train.schedule.kind", name == "constant_with_warmup" ? "constant" : name);
+    t->Set(*type, "train.schedule.formula", "transformers");
+  }
+  if (warmup != nullptr && name == "constant") {
+    t->Explain(*warmup, "no effect with lr_scheduler_type constant");
+  } else {
+    SetSame(t, "warmup_steps", "train.schedule.warmup_steps");
+  }
+}
+
+// Sets the defaults of transformers that differ from ours, for what the file describes in part.
+void SetTrainerDefaults(Translation* t) {
+  constexpr char kWhy[] = "the default of transformers, because the file has a learning_rate without it";
+  if (const Value* rate = t->Find("learning_rate"); rate != nullptr) {
+    t->SetDefault(*rate, "train.optimizer.weight_decay", "0", kWhy);
+    t->SetDefault(*rate, "train.optimizer.betas", "[0.9, 0.999]", kWhy);
+    // A schedule that --set names has the formula of a job file.
+    if (!t->HasFlag("train.schedule.kind")) {
+      t->SetDefault(*rate, "train.schedule.kind", "linear", kWhy);
+      t->SetDefault(*rate, "train.schedule.formula", "transformers", kWhy);
+    }
+  }
+  if (const Value* steps = t->Find("save_steps"); steps != nullptr) {
+    t->SetDefault(*steps, "checkpoint.keep", "0", "transformers keeps all checkpoints without save_total_limit");
+  }
+}
+
 }  // namespace
 
 void TranslateTrainer(Translation* t) {
@@ -68,6 +110,8 @@ void TranslateTrainer(Translation* t) {
   SetSame(t, "learning_rate", "train.optimizer.lr");
   SetSame(t, "weight_decay", "train.optimizer.weight_decay");
   SetSame(t, "adam_epsilon", "train.optimizer.eps");
+  SetBetas(t);
+  SetLearningRates(t);
   SetSame(t, "max_grad_norm", "train.optimizer.clip_norm");
   SetSame(t, "seed", "train.seed");
   SetSame(t, "save_steps", "checkpoint.every_steps");
@@ -79,6 +123,7 @@ void TranslateTrainer(Translation* t) {
   } else {
     SetSame(t, "max_steps", "train.steps");
   }
+  SetTrainerDefaults(t);
 }
 
 }  // namespace trainyard::foreign

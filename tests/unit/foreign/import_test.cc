@@ -159,6 +159,19 @@ TEST(ImportTest, ADeepSpeedFileThatAccelerateNamesIsReadToo) {
   EXPECT_EQ(imported.job.spec.train().batch().micro(), 4u);
 }
 
+TEST(ImportTest, DefaultsOfTransformersAreAnnounced) {
+  const std::string file = R"({"fsdp": true, "learning_rate": 1e-4, "save_steps": 5})";
+
+  const Imported imported = Import(file, RequiredFlagsAnd({"train.schedule.kind=wsd"}));
+
+  EXPECT_THAT(imported.Notes(), HasSubstr("train.optimizer.weight_decay is 0: the default of transformers, because the "
+                                          "file has a learning_rate without it"));
+  EXPECT_THAT(imported.Notes(), HasSubstr("checkpoint.keep is 0: transformers keeps all checkpoints without "
+                                          "save_total_limit"));
+  EXPECT_EQ(imported.job.spec.train().schedule().kind(), v1::SCHEDULE_KIND_WSD);
+  EXPECT_FALSE(imported.job.spec.train().schedule().has_formula()) << "the schedule is that of --set";
+}
+
 TEST(ImportTest, HybridShardingWithZero2KeepsTheParametersAfterForward) {
   const std::vector<std::string> flags = RequiredFlagsAnd({"parallel.shard=2"});
 
