@@ -200,7 +200,9 @@ void TranslateOptimizer(Translation* t) {
   SetParameter(t, *group, "lr", kAutoLr, "0.001");
   SetParameter(t, *group, "betas", kAutoBetas, "[0.9, 0.999]");
   SetParameter(t, *group, "eps", kAutoEps, "1e-8");
-  SetParameter(t, *group, "weight_decay", kAutoDecay, "0");
+  // DeepSpeed then uses torch.optim.AdamW with its default.
+  const bool is_torch = t->Flag("optimizer.params.torch_adam").value_or(false);
+  SetParameter(t, *group, "weight_decay", kAutoDecay, is_torch ? "0.01" : "0");
 }
 
 void SetTrainingDefaults(Translation* t) {

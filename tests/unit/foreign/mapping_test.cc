@@ -145,6 +145,9 @@ const Mapping kDeepSpeedMappings[] = {
     {R"({"optimizer": {"type": "AdamW"}})", "optimizer",
      "train.optimizer.lr=0.001 train.optimizer.betas=[0.9, 0.999] train.optimizer.eps=1e-8 "
      "train.optimizer.weight_decay=0 train.optimizer.clip_norm=0 train.schedule.kind=constant"},
+    {R"({"optimizer": {"type": "AdamW", "params": {"torch_adam": true}}})", "optimizer",
+     "train.optimizer.lr=0.001 train.optimizer.betas=[0.9, 0.999] train.optimizer.eps=1e-8 "
+     "train.optimizer.weight_decay=0.01 train.optimizer.clip_norm=0 train.schedule.kind=constant"},
     {R"({"gradient_clipping": 2, "optimizer": {"type": "AdamW"}, "scheduler": {"type": "WarmupCosineLR"}})",
      "optimizer",
      "train.optimizer.lr=0.001 train.optimizer.betas=[0.9, 0.999] train.optimizer.eps=1e-8 "
