@@ -208,6 +208,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
   RETURN_IF_ERROR(server_->Start());
   gateway_.Start(server_->MakeInProcessChannel(),
                  [this](const Caller& caller, grpc::ClientContext& context) { server_->Vouch(caller, context); });
+  backed_up_ = false;
   loop_->Start();
   serves_ = true;
   RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.state, "endpoint"), absl::StrCat(server_->address(), "\n")));

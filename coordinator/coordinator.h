@@ -62,8 +62,10 @@ class Coordinator final : private EffectSink {
 
   std::string store_path_;
   std::atomic<size_t> jobs_unfinished_{1};  // 1 until the first round has set it
-  std::atomic<bool> backed_up_{false};      // true: the backup was written, or must not be written
-  std::atomic<bool> serves_{false};         // the API is served; until then, the HTTP port cannot check its callers
+  // Whether Stop writes no backup: it was written, the store is lost, or the loop has not started. Until the loop
+  // starts, the store may have records that cannot be read, and must not replace the existing backup.
+  std::atomic<bool> backed_up_{true};
+  std::atomic<bool> serves_{false};  // the API is served; until then, the HTTP port cannot check its callers
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();

@@ -11,10 +11,14 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/files.h"
 #include "common/limits.h"
 #include "common/rpc_answer.h"
+#include "coordinator/store/store.h"
 #include "tests/unit/coordinator/rpc_fixture.h"
 
 namespace trainyard {
@@ -262,6 +266,33 @@ TEST_F(RpcTest, SecondCoordinatorOnTheFolder_FailsToStart_AndTheFirstContinues) 
   EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator uses this state folder"));
   EXPECT_TRUE(Submit().ok());
+}
+
+TEST_F(RpcTest, StoreThatCannotBeRead_FailsTheStart_AndItsBackupStays) {
+  coordinator_->Stop();
+  coordinator_.reset();
+  const std::string store_path = folder_ / "store.db";
+  const absl::StatusOr<std::string> backup = ReadFile(StoreBackupPath(store_path));
+  ASSERT_TRUE(backup.ok()) << backup.status();
+  {
+    auto store = OpenSqliteStore(store_path);
+    ASSERT_TRUE(store.ok()) << store.status();
+    auto snapshot = (*store)->Load("");
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    const std::string unreadable = "\xff";
+    ASSERT_TRUE((*store)->Commit({{"job/xxxxxxxx", unreadable}}, snapshot->revision).ok());
+  }
+  CoordinatorOptions options;
+  options.listen = "127.0.0.1:0";
+  options.state = state_;
+  options.allow_local_users = true;
+
+  auto started = Coordinator::Start(options, Clock::GetRealClock(), [](const absl::Status&) { std::abort(); });
+
+  EXPECT_TRUE(absl::IsDataLoss(started.status())) << started.status();
+  const absl::StatusOr<std::string> kept = ReadFile(StoreBackupPath(store_path));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_TRUE(*kept == *backup) << "the store that could not be read has replaced the backup";
 }
 
 // Raw calls, as a client in another language sends them.
