@@ -1,10 +1,12 @@
 // The store in one SQLite file. Write-ahead log and synchronous=FULL: a commit that has returned survives a power cut.
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -283,6 +285,12 @@ absl::Status WithRestoreInstructions(const absl::Status& status, const std::stri
   return absl::DataLossError(absl::StrCat(std::string(status.message()), "; the store was not used; ", how));
 }
 
+absl::Status SyncFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDWR));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  return fsync(fd) == 0 ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("cannot sync ", path));
+}
+
 }  // namespace
 
 std::string StoreBackupPath(const std::string& path) { return absl::StrCat(path, ".bak"); }
@@ -299,15 +307,15 @@ absl::Status BackUpSqliteStore(const std::string& path) {
     code = sqlite3_exec(db, sql, nullptr, nullptr, nullptr);
     sqlite3_free(sql);
   }
-  if (code != SQLITE_OK) {
-    absl::Status status = ToStatus(code, db, absl::StrCat("store ", path, ": cannot back up"));
-    unlink(copy.c_str());
-    return status;
-  }
+  absl::Cleanup remove_copy = [&copy] { unlink(copy.c_str()); };
+  if (code != SQLITE_OK) return ToStatus(code, db, absl::StrCat("store ", path, ": cannot back up"));
+  // SQLite does not sync the copy in every version. A loss of power after the rename could leave an empty backup.
+  RETURN_IF_ERROR(SyncFile(copy)) << "while backing up the store " << path;
   if (std::rename(copy.c_str(), StoreBackupPath(path).c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot rename ", copy));
   }
-  return absl::OkStatus();
+  std::move(remove_copy).Cancel();
+  return SyncFolder(std::filesystem::path(path).parent_path().string());
 }
 
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path) {

@@ -75,8 +75,10 @@ std::unique_ptr<Store> NewMemoryStore();
 // is damaged, with instructions to restore it; PermissionDenied or Unavailable if it cannot be opened.
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path);
 
-// Atomically writes a complete copy next to the file, at StoreBackupPath; called at every clean stop. Possible errors:
-// DataLoss, PermissionDenied, ResourceExhausted or Unavailable, as for OpenSqliteStore and Commit.
+// Atomically writes a complete copy next to the file, at StoreBackupPath; called at every clean stop. The copy is
+// synced before it replaces the previous one. Possible errors: DataLoss, PermissionDenied, ResourceExhausted or
+// Unavailable, as for OpenSqliteStore and Commit; those of ErrnoStatus (common/files.h) if the copy cannot be synced or
+// renamed.
 absl::Status BackUpSqliteStore(const std::string& path);
 std::string StoreBackupPath(const std::string& path);
 

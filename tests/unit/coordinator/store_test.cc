@@ -5,15 +5,48 @@
 #include <signal.h>
 #include <sqlite3.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/store.h"
 #include "tests/unit/temporary_folder.h"
+
+namespace {
+
+std::vector<std::string>& SyncedPaths() {
+  static auto* paths = new std::vector<std::string>;
+  return *paths;
+}
+
+// The name of a file whose sync fails.
+std::string& UnsyncableName() {
+  static auto* name = new std::string;
+  return *name;
+}
+
+}  // namespace
+
+// Replaces fsync of the C library in this program, so that a test sees what is synced.
+extern "C" int fsync(int fd) {
+  std::error_code ignored;
+  const std::filesystem::path path = std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", fd), ignored);
+  SyncedPaths().push_back(path.string());
+  if (!UnsyncableName().empty() && path.filename() == UnsyncableName()) {
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
 
 namespace trainyard {
 namespace {
@@ -249,6 +282,34 @@ TEST(SqliteStore, DamagedFile_IsRefused_AndTheBackupRestoresIt) {
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ((*store)->Load("job/")->records.size(), 2'500u);
   EXPECT_EQ((*store)->Load("")->revision, 50u);
+}
+
+TEST(SqliteStore, Backup_ReplacesThePreviousOneOnlyWhenItIsSynced) {
+  Folder folder;
+  const std::string backup = StoreBackupPath(folder.File());
+  const std::string folder_path = std::filesystem::canonical(folder.path()).string();
+  auto store = OpenSqliteStore(folder.File());
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Commit({{"a", "1"}}, 0).ok());
+  SyncedPaths().clear();
+  ASSERT_TRUE(BackUpSqliteStore(folder.File()).ok());
+  std::vector<std::string> synced;  // without the files that SQLite may sync, too
+  for (const std::string& path : SyncedPaths()) {
+    if (path != folder_path && path != folder_path + "/store.db.bak.new") continue;
+    if (synced.empty() || synced.back() != path) synced.push_back(path);
+  }
+  EXPECT_THAT(synced, ElementsAre(folder_path + "/store.db.bak.new", folder_path));
+  ASSERT_TRUE((*store)->Commit({{"b", "2"}}, 1).ok());
+
+  UnsyncableName() = "store.db.bak.new";
+  absl::Status status = BackUpSqliteStore(folder.File());
+  UnsyncableName().clear();
+
+  EXPECT_FALSE(status.ok());
+  EXPECT_FALSE(std::filesystem::exists(backup + ".new"));
+  auto previous = OpenSqliteStore(backup);
+  ASSERT_TRUE(previous.ok()) << previous.status();
+  EXPECT_THAT((*previous)->Load("")->records, ElementsAre(Pair("a", "1")));
 }
 
 TEST(SqliteStore, FullDisk_IsReported_AndTheStoreStaysConsistent) {
