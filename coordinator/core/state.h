@@ -130,6 +130,7 @@ struct GenerationState {
   absl::Time running_since = absl::InfiniteFuture();      // when the group was first seen running; infinite: it was not
   absl::Time reports_until = absl::InfiniteFuture();      // until when step reports in transit are awaited
   absl::Time more_fit_since = absl::InfiniteFuture();     // since when slots for more ranks of a command are free
+  bool stop_overdue = false;                              // a stop was undone that its ranks may still carry out
   std::set<HostName> unconfirmed;                         // hosts of a job from the store that have not attached yet
   ValueStore store;
   std::deque<StepMark> step_marks;  // of the newest steps, by step

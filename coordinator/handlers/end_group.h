@@ -27,12 +27,14 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
               DecisionRule rule = DecisionRule::kOperator);
 // Changes what happens to a job after its group, which EndGroup is already ending, has ended.
 void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason);
-// Cancels the requested end of the group, because the save before it failed and the ranks continue. REQUIRES: STOPPING.
+// Cancels the requested end of the group, because the save before it failed, or was not made in time, and the ranks
+// continue. REQUIRES: STOPPING.
 void UndoStop(Turn& turn, Job& job, const std::string& why);
 
 // Asks the trainers to stop at a step that they agree on. They are killed after StopGrace, or after MaxStopGrace if
-// they still evaluate or save. Unless the job is cancelled, they are not killed while they try its last save again. The
-// ranks of a command make no such step: they leave the desired state at once (DropTrainers).
+// they still evaluate or save. Unless the job is cancelled, they are not killed while they try its last save again. A
+// stop for a cancellation with a save is undone instead of killing them (UndoStop). The ranks of a command make no such
+// step: they leave the desired state at once (DropTrainers).
 void StopAtStep(Turn& turn, Job& job);
 // Whether a job whose group ends with `ending` starts again later.
 bool ContinuesLater(v1::JobRecord::Ending ending);

@@ -153,6 +153,24 @@ bool MayStillStop(const Turn& turn, const Job& job) {
   });
 }
 
+// Called when the grace of a stop has passed. A cancellation with a save is undone, because the ranks have not saved;
+// any other stop ends with the death of the ranks.
+void EndGrace(Turn& turn, Job& job) {
+  const bool is_stopping = job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
+  const bool must_save =
+      job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
+      std::none_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
+  if (is_stopping && !job.record.has_failure()) {
+    if (must_save) {
+      UndoStop(turn, job, "the ranks did not stop in time");
+      job.current.stop_overdue = true;
+      return;
+    }
+    turn.Notice(job, NoticeLevel::kWarning, "the ranks did not stop in time; they are killed");
+  }
+  DropTrainers(turn, job);
+}
+
 void TickJob(Turn& turn, Job& job) {
   if (job.held_at != 0) return ResumeHeld(turn, job);
   EndMissingTrainers(turn, job);
@@ -162,12 +180,7 @@ void TickJob(Turn& turn, Job& job) {
   EndUnkillable(turn, job);
   KillRemaining(turn, job);
   LimitTime(turn, job);
-  if (turn.now >= job.current.drop_at && !MayStillStop(turn, job)) {
-    if (job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.record.has_failure()) {
-      turn.Notice(job, NoticeLevel::kWarning, "the ranks did not stop in time; they are killed");
-    }
-    DropTrainers(turn, job);
-  }
+  if (turn.now >= job.current.drop_at && !MayStillStop(turn, job)) EndGrace(turn, job);
   // A stop that was under way when the coordinator restarted gets its full grace period again.
   if (job.current.stop && !job.current.nothing_desired && job.current.drop_at == absl::InfiniteFuture()) {
     job.current.drop_at = turn.now + StopGrace(job);

@@ -79,6 +79,15 @@ void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& r
           : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
 }
 
+// Called when a rank has carried out a stop after it was undone (EndGrace in tick.cc). The rest of the group is
+// stopped, too, and the job starts again; nothing has failed.
+void RestartAfterLateStop(Turn& turn, Job& job) {
+  job.current.stop_overdue = false;
+  if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure()) return;
+  EndGroup(turn, job, v1::JobRecord::ENDING_RESTART,
+           "the ranks stopped after all, too late for the cancellation; the job starts again", /*now=*/false);
+}
+
 // Records that the rank has made all steps, ended the job early or stopped on request. If the last step could not be
 // saved, the job has not succeeded.
 void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finished) {
@@ -87,6 +96,7 @@ void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finis
   rank.record.set_finished_step(finished.step());
   if (!finished.stopped()) rank.record.set_ended_early(CutText(finished.ended_early(), 1024));
   rank.last_step = std::max(rank.last_step, finished.step());
+  if (finished.stopped() && job.current.stop_overdue) RestartAfterLateStop(turn, job);
   if (finished.unsaved().empty()) return;
   const std::optional<uint64_t> kept = NewestResumeStep(job.head(), job.record.grants());
   FailGeneration(turn, job,

@@ -117,6 +117,41 @@ TEST(CoreOperations, Pause_WhileQueuedOrForming_IsImmediate) {
   EXPECT_EQ(harness.Get(kJob).planned_restarts(), 0u);
 }
 
+TEST(CoreOperations, CancelWithASave_IsNotCarriedOut_IfTheRanksDoNotStopInTime) {
+  for (bool cut_off : {false, true}) {
+    OperatedHost one;
+    BringToRunning(one.harness, one.host, kJob);
+    if (cut_off) one.host.Disconnect();
+    ASSERT_TRUE(one.harness.CancelSaved(kJob).status.ok());
+    one.harness.Advance(absl::Seconds(12));
+
+    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
+    EXPECT_THAT(one.harness.Decisions(kJob),
+                Contains(HasSubstr("the job was not cancelled: the ranks did not stop in time; it continues")));
+    if (cut_off) continue;
+    ASSERT_EQ(one.host.desired().trainers_size(), 2);
+    EXPECT_FALSE(one.host.desired().trainers(0).stop());
+
+    // The ranks cannot forget the request: they carry it out after their next step, which is no failure.
+    one.StopAndSave(1, 5);
+    EXPECT_EQ(one.Get().generation(), 2u) << one.Get().reason();
+    EXPECT_EQ(one.Get().restarts(), 0u);
+    ASSERT_EQ(one.host.desired().trainers_size(), 2);
+    EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 5u);
+  }
+}
+
+TEST(CoreOperations, PlainCancelAfterACancelWithASave_EndsTheJob_EvenIfTheRanksDoNotStop) {
+  OperatedHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.harness.CancelSaved(kJob);
+  one.harness.Cancel(kJob);
+  one.harness.Advance(absl::Seconds(12));
+  EXPECT_EQ(one.host.desired().trainers_size(), 0);
+  one.host.Apply();
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
+}
+
 TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGenerationContinues) {
   for (bool pause : {true, false}) {
     OperatedHost one;
