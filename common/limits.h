@@ -59,6 +59,13 @@ static_assert(kEventsPageBytes + 2 * kDurableTextBytes < kGrpcMessageBytes);
 // This many of the newest step and evaluation reports of a job are made durable before a rank's end is acknowledged.
 inline constexpr size_t kDurableReports = 4'096;
 
+// The record of a job must fit into one entry of the coordinator's store, which has at most 1 MiB. It contains the spec
+// twice, so a new job has at most `kJobRecordBytes`, although a spec may have 1 MiB. The rest is for what is added
+// later: recorded checkpoints (beyond this size the oldest are dropped from the record; their files stay), and grants,
+// avoided hosts, decisions of hosts and reasons, each with its own limit.
+inline constexpr size_t kJobRecordBytes = 640 << 10;
+inline constexpr size_t kCheckpointRecordBytes = 128 << 10;
+
 // Connections of trainers to a daemon. Each has at most one unprocessed message, which bounds the daemon's event queue.
 inline constexpr size_t kLinks = 8'192;
 

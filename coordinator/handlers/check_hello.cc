@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kHostNameBytes = 253;  // as long as a DNS name may be
 constexpr uint32_t kSlotsMax = 1'024;
+constexpr size_t kOutboxIdBytes = 64;  // stored in the host's record; daemons use shorter ones
 
 bool IsHostName(absl::string_view name) {
   return !name.empty() && name.size() <= kHostNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
@@ -54,6 +55,11 @@ absl::Status CheckFields(const v1::Hello& hello) {
   if (hello.slots() < 1 || hello.slots() > kSlotsMax) {
     return absl::InvalidArgumentError(absl::StrCat("the daemon of host ", hello.host(), " offers ", hello.slots(),
                                                    " slots, must be 1 to ", kSlotsMax));
+  }
+  if (hello.outbox_id().size() > kOutboxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the daemon of host ", hello.host(), " sent an outbox id of ",
+                                                   hello.outbox_id().size(), " bytes, must have at most ",
+                                                   kOutboxIdBytes));
   }
   return absl::OkStatus();
 }

@@ -19,7 +19,7 @@
 namespace trainyard {
 namespace {
 
-// With checkpoint.keep 0 all checkpoints stay on disk; the record names this many of the newest.
+// With checkpoint.keep 0 all checkpoints stay on disk; the record names at most this many of the newest.
 constexpr int kCheckpointsRecorded = 1'000;
 // A script may save at every step, and each write of the job's record writes all recorded checkpoints again.
 constexpr int kScriptCheckpointsRecorded = 20;
@@ -35,6 +35,19 @@ int FirstAt(const v1::Job& head, uint64_t step) {
   int index = head.checkpoints_size();
   while (index > 0 && head.checkpoints(index - 1).step() >= step) --index;
   return index;
+}
+
+// Returns how many of the newest recorded checkpoints the record keeps: at most `limit`, and only as many as fit into
+// kCheckpointRecordBytes. The newest one is always kept, because a restart needs it.
+int CountKept(const v1::Job& head, int limit) {
+  int kept = 0;
+  size_t bytes = 0;
+  for (int i = head.checkpoints_size() - 1; i >= 0 && kept < limit; --i) {
+    bytes += head.checkpoints(i).ByteSizeLong();
+    if (kept > 0 && bytes > limits::kCheckpointRecordBytes) break;
+    ++kept;
+  }
+  return kept;
 }
 
 // Records the grant or refusal of a complete checkpoint. The host of rank 0 receives it once the record is durable.
@@ -107,7 +120,7 @@ void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   *head.add_checkpoints() = info;
   uint32_t keep = head.spec().has_command() ? kScriptCheckpointsRecorded : head.spec().checkpoint().keep();
   int limit = keep == 0 ? kCheckpointsRecorded : static_cast<int>(std::min<uint32_t>(keep, kCheckpointsRecorded));
-  if (head.checkpoints_size() > limit) head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - limit);
+  head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - CountKept(head, limit));
   turn.Save(job);
 }
 

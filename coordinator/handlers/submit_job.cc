@@ -5,16 +5,19 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/bad_request.h"
 #include "common/error_details.h"
 #include "common/hash.h"
 #include "common/limits.h"
 #include "common/plural.h"
+#include "common/problems.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/queue_rules.h"
+#include "coordinator/store/store.h"
 #include "spec/prepare.h"
 
 namespace trainyard {
@@ -80,7 +83,7 @@ v1::SubmitResponse MakeResponse(const Job& job) {
   return response;
 }
 
-Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, PreparedJob prepared) {
+Job MakeNewJob(const Turn& turn, const v1::SubmitRequest& request, const JobId& id, PreparedJob prepared) {
   Job job;
   job.id = id;
   v1::Job& head = job.head();
@@ -96,8 +99,21 @@ Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, Pr
   *job.record.mutable_goodput() = BeginGoodput(absl::ToUnixMillis(turn.steady));
   head.set_priority(head.spec().priority());
   job.record.set_spec_bytes(std::move(prepared.bytes));
-  job.record.set_submit_index(turn.state.next_submit_index++);
   return job;
+}
+
+// Refuses a job whose record leaves too little space in its entry of the store for what is added later.
+absl::Status CheckRecordSize(const Job& job) {
+  // 128 KiB for grants, avoided hosts and everything else that is not checkpoints.
+  static_assert(limits::kJobRecordBytes + limits::kCheckpointRecordBytes + (128 << 10) <= Store::kEntryBytesMax);
+  const size_t bytes = job.record.ByteSizeLong();
+  if (bytes <= limits::kJobRecordBytes) return absl::OkStatus();
+  Problems problems;
+  problems.AddError({}, "spec",
+                    absl::StrCat("has ", job.head().spec().ByteSizeLong(), " bytes when it is complete, which makes a ",
+                                 "record of ", bytes, " bytes in the coordinator's store; at most ",
+                                 limits::kJobRecordBytes, " are accepted; shorten its lists and texts"));
+  return BadRequestStatus(problems, *v1::SubmitRequest::descriptor(), "");
 }
 
 }  // namespace
@@ -139,8 +155,14 @@ void Run(Turn& turn, SubmitJob& event) {
     turn.Emit(Reply{event.call, std::move(status), {}});
     return;
   }
-  Job& job = state.jobs.emplace(id, MakeNewJob(turn, request, id, *std::move(prepared))).first->second;
+  Job made = MakeNewJob(turn, request, id, *std::move(prepared));
+  if (absl::Status status = CheckRecordSize(made); !status.ok()) {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+    return;
+  }
+  Job& job = state.jobs.emplace(id, std::move(made)).first->second;
   job.record.set_request_digest(std::move(request_digest));
+  job.record.set_submit_index(state.next_submit_index++);
   state.by_submission[job.record.submit_index()] = id;
   ++state.unfinished[job.namespace_name()];
   turn.Enqueue(job);

@@ -17,6 +17,7 @@
 #include "coordinator/core/commits.h"
 #include "coordinator/core/core.h"
 #include "coordinator/policy/lifecycle.h"
+#include "coordinator/store/store.h"
 
 namespace trainyard {
 
@@ -298,6 +299,8 @@ class Harness {
     turns.push_back(std::move(output.records));
     for (std::vector<StoreEntry>& commit : MakeCommits(std::move(turns), commit_entries)) {
       if (crashed) return;
+      const absl::Status fits = CheckEntries(commit);
+      ASSERT_TRUE(fits.ok()) << fits;
       for (StoreEntry& entry : commit) {
         if (entry.value.has_value()) {
           records[entry.key] = *std::move(entry.value);

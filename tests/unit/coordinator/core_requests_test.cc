@@ -1,7 +1,7 @@
-// Requests from untrusted clients: which ones are refused before the core sees them, and a seeded fuzzer over every
-// field of every request of JobService, on the production core with a host and running jobs. After each event all
-// invariants must hold, and no event may take long. TRAINYARD_REQUESTS=N runs N requests; each depends only on its
-// number.
+// Requests from untrusted clients: which ones are refused before the core sees them, which jobs would not fit into the
+// store, and a seeded fuzzer over every field of every request of JobService, on the production core with a host and
+// running jobs. After each event all invariants must hold, and no event may take long. TRAINYARD_REQUESTS=N runs N
+// requests; each depends only on its number.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/plain_text.h"
 #include "coordinator/handlers/check_request.h"
 #include "google/protobuf/dynamic_message.h"
@@ -323,6 +324,63 @@ class FuzzedCluster {
  private:
   FakeHost host_;
 };
+
+TEST(JobRecord, SpecThatLeavesTooLittleSpaceInTheStore_IsRefused) {
+  const auto spec_with_files = [](int files) {
+    v1::JobSpec spec = MakeSpec(2);
+    for (int i = 0; i < files; ++i) {
+      spec.mutable_train()->mutable_data()->add_text(absl::StrCat("/", i, "/", std::string(300, 'x')));
+    }
+    return spec;
+  };
+  Harness harness;
+
+  const absl::Status accepted = harness.Submit(spec_with_files(800), kJob).status;
+  const absl::Status refused = harness.Submit(spec_with_files(2'000), "job00000002").status;
+
+  EXPECT_TRUE(accepted.ok()) << accepted;
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("spec: has 6"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 655360 are accepted"));
+  EXPECT_EQ(harness.core->state().jobs.size(), 1u);
+}
+
+TEST(JobRecord, AllCheckpointsKept_LeaveTheRecordBelowTheLimitOfTheStore) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  v1::JobSpec spec = MakeSpec(2);
+  spec.mutable_checkpoint()->set_keep(0);
+  ASSERT_TRUE(harness.Submit(spec, kJob).status.ok());
+  BringToRunning(harness, host, kJob);
+
+  for (uint64_t step = 1; step <= 1'000; ++step) {
+    v1::Fact fact;
+    fact.mutable_saved()->set_step(step);
+    fact.mutable_saved()->set_path("/" + std::string(3'900, 'x'));
+    fact.mutable_saved()->set_manifest_hash("a");
+    host.ReportFact(Key(kJob, 1, 0), std::move(fact));
+    ASSERT_FALSE(HasFatalFailure()) << "the checkpoint of step " << step;
+  }
+
+  const v1::Job job = harness.Get(kJob);
+  EXPECT_GT(job.checkpoints_size(), 30);
+  EXPECT_EQ(job.checkpoints(job.checkpoints_size() - 1).step(), 1'000u);
+}
+
+TEST(HostRecord, LongOutboxId_IsRefused) {
+  Harness harness;
+  FakeHost first(harness, "w1", 2, 11), second(harness, "w2", 2, 22);
+  first.outbox_id = std::string(64, 'x');
+  second.outbox_id = std::string(65, 'x');
+
+  first.Attach();
+  second.Attach();
+
+  EXPECT_FALSE(first.refused());
+  ASSERT_TRUE(second.refused());
+  EXPECT_THAT(std::string(second.refusal().message()), HasSubstr("an outbox id of 65 bytes, must have at most 64"));
+}
 
 TEST(RequestFuzzer, NoRequest_EndsTheCore_BreaksAnInvariant_OrTakesLong) {
   uint64_t requests = 4'000;
