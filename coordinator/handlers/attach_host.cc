@@ -32,13 +32,14 @@ namespace {
 // The number of replaced daemon processes that are remembered per host, so that they are refused if they attach again.
 constexpr int kPastIncarnations = 8;
 
-// Removes a host that is unreachable and has no ranks, if the table of hosts is full.
+// Removes a host that is unreachable and has no trainers, if the table of hosts is full.
 absl::Status MakeSpaceForHost(Turn& turn) {
   State& state = turn.state;
   if (state.hosts.size() < limits::kHosts) return absl::OkStatus();
   for (auto it = state.hosts.begin(); it != state.hosts.end(); ++it) {
     const Host& host = it->second;
-    if (host.attached() || host.reachable || !host.jobs.empty() || host.record.cordoned()) continue;
+    const bool may_run_trainers = !host.jobs.empty() || !host.held.empty() || !host.unknown.empty();
+    if (host.attached() || host.reachable || may_run_trainers || host.record.cordoned()) continue;
     state.incarnations.erase(host.incarnation());
     turn.Delete(HostKey(it->first));
     state.hosts.erase(it);

@@ -19,6 +19,7 @@
 #include "coordinator/handlers/avoid_hosts.h"
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/hold_jobs.h"
 #include "coordinator/handlers/host_status.h"
 #include "coordinator/handlers/lose_hosts.h"
 
@@ -117,6 +118,9 @@ void Forget(Turn& turn, const Host& host, const std::string& reason) {
   turn.state.incarnations.erase(host.incarnation());
   turn.Delete(HostKey(name));
   turn.state.hosts.erase(name);
+  // The coordinator does not wait any more for the trainers of held or unknown jobs on this host.
+  for (auto& [id, job] : turn.state.jobs) ResumeHeld(turn, job);
+  ForgetEndedUnknown(turn);
 }
 
 absl::Status Set(Turn& turn, Host& host, const v1::SetHostRequest& request) {

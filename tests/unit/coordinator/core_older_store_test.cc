@@ -50,6 +50,30 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
   EXPECT_EQ(cluster.Get().restarts(), 0u);
 }
 
+TEST(CoreOlderStore, HeldJobThatWaits_IsPlaced_OnceItsHostIsForgotten) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  harness.Submit(MakeSpec(1), kJob);
+  const std::map<std::string, std::string> copy = harness.records;
+  first.Attach();
+  BringToRunning(harness, first, kJob);
+  first.Disconnect();
+  harness.records = copy;
+  harness.Restart();
+  first.Attach();
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
+  first.Detach();
+  harness.Advance(absl::Seconds(10));
+  second.Attach();
+  ASSERT_EQ(harness.Get(kJob).generation(), 0u) << "the job must be held while its trainer may run";
+
+  const Reply reply = harness.SetHostState("w1", v1::SetHostRequest::ACTION_FORGET);
+
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << harness.Get(kJob).reason();
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
+}
+
 // A job of one rank runs, and the coordinator's store is older than its submission.
 struct UnknownJob {
   UnknownJob() : host(harness, "w1", 2, 11) {
