@@ -34,22 +34,16 @@ bool AllReady(const Job& job) {
   return (job.ranks.empty() || ready(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ready);
 }
 
-// Whether every rank made all steps and exited with 0, or was killed because it did not exit.
+// Whether every rank made all steps, and exited with 0 or was killed because it did not exit.
 bool AllDone(const Job& job) {
   uint64_t steps = job.head().spec().train().steps();
   return std::all_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
     const v1::TrainerExited& exit = rank.record.exit();
     bool exited = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
-    bool killed = job.current.nothing_desired && (exit.cause() == v1::TrainerExited::CAUSE_STOPPED || !rank.exited());
+    // Why it was killed is not recorded. Whatever the reason is, nothing is lost once every rank has made all steps.
+    bool killed = exit.cause() == v1::TrainerExited::CAUSE_STOPPED || !rank.exited();
     return rank.ended() && (exited || killed) && HasMadeAllSteps(rank.record, steps);
   });
-}
-
-// Whether every rank has reported that it made all steps; some may not have exited.
-bool AllFinished(const Job& job) {
-  uint64_t steps = job.head().spec().train().steps();
-  return !job.ranks.empty() && std::all_of(job.ranks.begin(), job.ranks.end(),
-                                           [steps](const Rank& rank) { return HasMadeAllSteps(rank.record, steps); });
 }
 
 // Returns "all 2 ranks are ready", or "the rank is ready".
@@ -209,6 +203,12 @@ void AdvanceRecovering(Turn& turn, Job& job) {
 bool AllEnded(const Job& job) {
   const auto ended = [](const Rank& rank) { return rank.ended(); };
   return (job.ranks.empty() || ended(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ended);
+}
+
+bool AllFinished(const Job& job) {
+  uint64_t steps = job.head().spec().train().steps();
+  return !job.ranks.empty() && std::all_of(job.ranks.begin(), job.ranks.end(),
+                                           [steps](const Rank& rank) { return HasMadeAllSteps(rank.record, steps); });
 }
 
 RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {

@@ -223,12 +223,15 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   uint64_t steps = job.head().spec().train().steps();
   bool finished =
       rank.record.finished() && rank.record.stopped() ? stop_requested : HasMadeAllSteps(rank.record, steps);
+  // A rank that remains after every rank has made all steps is killed. A coordinator that restarts meanwhile does not
+  // know that, because `nothing_desired` is soft.
+  const bool killed_at_end = exit.cause() == v1::TrainerExited::CAUSE_STOPPED && AllFinished(job);
   std::string host = rank.record.host();
   auto failure = ClassifyExit({.rank = rank.record.rank(),
                                .host = host,
                                .reported_finished = finished,
                                .stopped_unrequested = stopped_unrequested,
-                               .was_desired = !job.current.nothing_desired,
+                               .was_desired = !job.current.nothing_desired && !killed_at_end,
                                .is_command = is_command,
                                .exit = &rank.record.exit()});
   if (failure.has_value()) {

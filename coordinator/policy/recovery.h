@@ -27,7 +27,7 @@ struct EndedRank {
   absl::string_view host;
   bool reported_finished = false;    // it reported that all its steps are made, or that it stopped as requested
   bool stopped_unrequested = false;  // it stopped between two steps although the coordinator had not requested it
-  bool was_desired = true;           // false: it was already being ended
+  bool was_desired = true;           // false: it was being ended, or was killed after every rank had made all steps
   bool is_command = false;           // the program of a job with `command`, whose exit codes have no meaning except 0
   const v1::TrainerExited* exit = nullptr;
 };

@@ -404,6 +404,39 @@ TEST(CoreLifecycle, EndOfRankZero_WaitsForItsRepeatedReports) {
   EXPECT_EQ(harness.CountSteps(kJob), 10u);
 }
 
+TEST(CoreLifecycle, RankThatIsKilledAfterAllSteps_HasNotFailed_AlsoAfterACoordinatorRestart) {
+  for (const bool killed_before : {false, true}) {
+    Harness harness;
+    FakeHost host(harness, "w1", 2, 11);
+    host.Attach();
+    harness.Submit(MakeSpec(2), kJob);
+    BringToRunning(harness, host, kJob);
+    // If rank 1 is killed before the restart, the job still waits for the reports of the steps when it restarts.
+    if (!killed_before) host.Report(Key(kJob, 1, 0), 1, 10);
+    host.Finish(Key(kJob, 1, 0), 10);
+    v1::Fact fact;
+    fact.mutable_finished()->set_step(10);
+    host.ReportFact(Key(kJob, 1, 1), fact);
+    harness.Advance(limits::kStopGrace + absl::Seconds(1));
+    ASSERT_EQ(host.desired().trainers_size(), 0) << "rank 1 must be killed, because it does not exit";
+    if (killed_before) host.Apply();
+    ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+
+    host.Disconnect();
+    harness.Restart();
+    host.Attach();
+    if (!killed_before) {
+      host.running.clear();
+      fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_STOPPED);
+      host.ReportFact(Key(kJob, 1, 1), fact);
+    }
+    harness.Advance(absl::Seconds(2));
+
+    EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED) << harness.Get(kJob).reason();
+    EXPECT_EQ(harness.Get(kJob).restarts(), 0u);
+  }
+}
+
 TEST(CoreLifecycle, SameErrorSixTimesInARowBeforeAStep_FailsTheJob_ButNotAfterAStep) {
   for (const bool makes_step : {false, true}) {
     Harness harness;
