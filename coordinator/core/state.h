@@ -175,9 +175,6 @@ struct Job {
   // A host runs this generation, which is above the recorded one, because the store was restored from an older copy.
   // The job is held: its trainers are left alone, and none is started. 0: the job is not held.
   uint64_t held_at = 0;
-  // The newest generation that was held (see `held_at`) and has ended; the next generation gets a higher number. 0:
-  // none.
-  uint64_t past_generation = 0;
   absl::Time waiting_since = absl::InfinitePast();  // since when it waits for slots
   bool left_slots = false;                          // the slots of its last group are no longer kept for it
   absl::Time spared_until = absl::InfinitePast();   // not preempted before this (JobRecord.spared_until_unix_ms)

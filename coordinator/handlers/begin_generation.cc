@@ -40,7 +40,7 @@ void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& hosts) {
   const bool uses_restart = job.state() == v1::JOB_STATE_RECOVERING && CountsAsRestart(job.record.failure().kind());
   ForgetGeneration(turn, job);
   // The new number is above the numbers of all generations that ran, including one that this store did not know.
-  head.set_generation(std::max(head.generation(), job.past_generation) + 1);
+  head.set_generation(std::max(head.generation(), job.record.past_generation()) + 1);
   if (uses_restart) head.set_restarts(head.restarts() + 1);
   head.set_planned_restarts(static_cast<uint32_t>(head.generation() - 1 - head.restarts()));
   head.set_unreachable(false);

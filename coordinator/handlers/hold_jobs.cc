@@ -28,6 +28,13 @@ bool RunsUnknown(const Host& host, const JobId& id) {
                      [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); });
 }
 
+// Records the number of the later generation, so that no generation gets it again.
+void EndHold(Turn& turn, Job& job) {
+  job.record.set_past_generation(std::max<uint64_t>(job.record.past_generation(), job.held_at));
+  job.held_at = 0;
+  turn.Save(job);
+}
+
 // Ends the group that the store has recorded. Its ranks had ended before the later generation, which the store did not
 // know, was formed.
 void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
@@ -73,8 +80,7 @@ void ResumeHeld(Turn& turn, Job& job) {
   }
   std::string text = absl::StrCat("generation ", job.held_at, ", which this coordinator's store did not know, has ",
                                   "ended; the job resumes from its checkpoints");
-  job.past_generation = std::max(job.past_generation, job.held_at);
-  job.held_at = 0;
+  EndHold(turn, job);
   turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kWarning, text);
   EndRecordedGroup(turn, job, std::move(text));
   RestartStallTimer(turn, job);
@@ -85,8 +91,7 @@ void ResumeHeld(Turn& turn, Job& job) {
 
 void ReleaseHeld(Turn& turn, Job& job) {
   if (job.held_at == 0) return;
-  job.past_generation = std::max(job.past_generation, job.held_at);
-  job.held_at = 0;
+  EndHold(turn, job);
   for (auto& [name, host] : turn.state.hosts) {
     auto is_of_job = [&](const v1::RunningTrainer& running) { return running.key().job_id() == job.id.value(); };
     for (const v1::RunningTrainer& running : host.held) {

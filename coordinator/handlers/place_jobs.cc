@@ -116,7 +116,7 @@ void ChooseDevice(const State& state, Job& job) {
 }
 
 void Place(Turn& turn, Job& job, const QueueOutcome& outcome) {
-  const bool again = job.head().generation() > 0 || job.past_generation > 0;
+  const bool again = job.head().generation() > 0 || job.record.past_generation() > 0;
   BeginGeneration(turn, job, AssignRanks(*outcome.start, HostsOfRanks(job), RankGroup(job)));
   ChooseDevice(turn.state, job);
   if (!job.head().spec().has_command()) {

@@ -50,6 +50,33 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
   EXPECT_EQ(cluster.Get().restarts(), 0u);
 }
 
+TEST(CoreOlderStore, GenerationThatWasHeld_IsNotUsedAgain_AfterACoordinatorRestart) {
+  Cluster cluster;
+  const std::map<std::string, std::string> copy = cluster.harness.records;
+  cluster.first.Kill(Key(kJob, 1, 0), 9);
+  cluster.second.Apply();
+  cluster.Run();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
+  cluster.harness.records = copy;
+  cluster.harness.Restart();
+  for (FakeHost* host : {&cluster.first, &cluster.second}) {
+    host->Attach();
+    cluster.harness.SetHostState(host->name, v1::SetHostRequest::ACTION_CORDON);
+  }
+  cluster.first.FinishOnly(Key(kJob, 2, 0), 1'000);
+  cluster.second.FinishOnly(Key(kJob, 2, 1), 1'000);
+  ASSERT_EQ(cluster.Get().state(), v1::JOB_STATE_QUEUED) << cluster.Get().reason();
+
+  cluster.harness.Restart();
+  for (FakeHost* host : {&cluster.first, &cluster.second}) {
+    host->Attach();
+    cluster.harness.SetHostState(host->name, v1::SetHostRequest::ACTION_UNCORDON);
+  }
+
+  EXPECT_EQ(cluster.Get().generation(), 3u) << cluster.Get().reason();
+}
+
 TEST(CoreOlderStore, HeldJobThatWaits_IsPlaced_OnceItsHostIsForgotten) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
