@@ -172,6 +172,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   state.durable_bytes += job.history.durable_bytes();
   CountDroppedEvents(job);
   job.longest_s = job.record.longest_s();
+  job.loaded_generation = job.head().generation();
   job.head().set_unreachable(false);  // as far as this coordinator knows
   if (IsFinal(job_state)) state.finished.push_back(job.id);
   if (IsFinal(job_state)) return absl::OkStatus();

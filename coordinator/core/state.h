@@ -172,9 +172,13 @@ struct Job {
   absl::Time unlearned_until = absl::InfinitePast();  // phase times that began earlier include a stall and are ignored
   absl::Time stragglers_checked_at = absl::InfinitePast();
   std::map<HostName, absl::Time> avoid_until;  // for each of `record.avoided`: not placed there before this
-  // A host runs this generation, which is above the recorded one, because the store was restored from an older copy.
-  // The job is held: its trainers are left alone, and none is started. 0: the job is not held.
+  // A host runs this generation, which the store does not know, because the store was restored from an older copy. The
+  // number is above the recorded one, or it is the same, and the recorded group with that number was placed on other
+  // hosts. The job is held: its trainers are left alone, and none is started. 0: the job is not held.
   uint64_t held_at = 0;
+  // The recorded generation when this coordinator loaded the job from its store; none: the job was submitted later. An
+  // older store does not know the generations after this one.
+  std::optional<uint64_t> loaded_generation;
   absl::Time waiting_since = absl::InfinitePast();  // since when it waits for slots
   bool left_slots = false;                          // the slots of its last group are no longer kept for it
   absl::Time spared_until = absl::InfinitePast();   // not preempted before this (JobRecord.spared_until_unix_ms)

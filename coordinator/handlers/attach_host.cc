@@ -123,6 +123,16 @@ void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
   turn.Emit(std::move(effect));
 }
 
+// Whether the trainer is of a generation that the store does not know: its number is above the recorded one, or this
+// coordinator used the number again. Ranks keep their hosts as long as a generation lasts, so a rank of the recorded
+// group cannot be on another host; a daemon that lists one is wrong, unless the store may be older than the generation.
+bool IsUnknownGeneration(const Host& host, const Job& job, const v1::TrainerKey& key) {
+  if (job.record.cancelled()) return false;  // every trainer of the job is to be ended
+  if (key.generation() != job.head().generation()) return key.generation() > job.head().generation();
+  if (!job.loaded_generation.has_value() || key.generation() <= *job.loaded_generation) return false;
+  return key.rank() >= job.ranks.size() || job.ranks[key.rank()].host() != host.name;
+}
+
 // Records a trainer that the host runs: one of a current generation is marked as running; any other uses a slot until
 // it has exited.
 void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool of_this_cluster) {
@@ -135,7 +145,7 @@ void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, boo
                  running.key().rank() < it->second.ranks.size() &&
                  it->second.ranks[running.key().rank()].host() == host.name;
   if (it != turn.state.jobs.end() && !IsFinal(it->second.state()) &&
-      running.key().generation() > it->second.head().generation()) {
+      IsUnknownGeneration(host, it->second, running.key())) {
     return HoldJob(turn, host, it->second, running);
   }
   if (!current) {

@@ -35,13 +35,8 @@ void EndHold(Turn& turn, Job& job) {
   turn.Save(job);
 }
 
-// Ends the group that the store has recorded. Its ranks had ended before the later generation, which the store did not
-// know, was formed.
-void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
-  for (Rank& rank : job.ranks) {
-    if (!rank.seen_running) MarkGone(turn, job, rank, "a later generation of the job ran after it");
-  }
-  job.current.unconfirmed.clear();
+// Ends the recorded group if it may run; the job is queued again once the group has ended and the job is not held.
+void StopRecordedGroup(Turn& turn, Job& job, std::string text) {
   switch (job.state()) {
     case v1::JOB_STATE_PLACED:
     case v1::JOB_STATE_STARTING:
@@ -57,18 +52,37 @@ void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
   turn.Save(job);
 }
 
+// Ends the group that the store has recorded. Those of its ranks that were not seen running had ended before the later
+// generation, which the store did not know, was formed, or were never started.
+void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
+  for (Rank& rank : job.ranks) {
+    if (!rank.seen_running) MarkGone(turn, job, rank, "a later generation of the job ran after it");
+  }
+  job.current.unconfirmed.clear();
+  StopRecordedGroup(turn, job, std::move(text));
+}
+
 }  // namespace
 
 void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running) {
   host.held.push_back(running);
   if (job.held_at >= running.key().generation()) return;
   job.held_at = running.key().generation();
+  const bool is_used_again = job.held_at == job.head().generation();
+  const std::string found = is_used_again
+                                ? std::string(" has started a group with this number on other hosts, which is ended")
+                                : absl::StrCat("'s store knows ", job.head().generation());
   std::string text = absl::StrCat("host ", host.name.value(), " runs generation ", job.held_at,
-                                  " of the job, and this coordinator's store knows ", job.head().generation(),
+                                  " of the job, and this coordinator", found,
                                   ": the store was restored from an older copy. The job is left alone: start "
                                   "the coordinator with the newer store, wait for the job's end, or cancel it");
   turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kError, text);
-  turn.SetReason(job, std::move(text));
+  // The end of that group is recorded now: if this coordinator restarts, it may not find the reason to hold the job.
+  if (is_used_again) {
+    StopRecordedGroup(turn, job, std::move(text));
+  } else {
+    turn.SetReason(job, std::move(text));
+  }
   turn.PushAll(job);
 }
 

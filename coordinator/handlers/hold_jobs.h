@@ -11,7 +11,8 @@
 
 namespace trainyard {
 
-// Holds the job as it is, because a host runs a later generation than the recorded one.
+// Holds the job, because a host runs a generation that the store does not know. A group that was started under the same
+// number is ended.
 void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running);
 // Resumes the job once no trainer of the later generation runs any more.
 void ResumeHeld(Turn& turn, Job& job);

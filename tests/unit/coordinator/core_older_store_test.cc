@@ -101,6 +101,88 @@ TEST(CoreOlderStore, HeldJobThatWaits_IsPlaced_OnceItsHostIsForgotten) {
   EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
 }
 
+// A job of one rank runs as generation 1 on w1. The coordinator's store is older than that, so that it has started the
+// job as generation 1 on w2, too, before w1 attached.
+struct NumberUsedAgain {
+  NumberUsedAgain() {
+    harness.Submit(MakeSpec(1), kJob);
+    const std::map<std::string, std::string> copy = harness.records;
+    first.Attach();
+    BringToRunning(harness, first, kJob);
+    first.Disconnect();
+    harness.records = copy;
+    harness.Restart();
+    second.Attach();
+    BringToRunning(harness, second, kJob);
+    first.Attach();
+  }
+
+  Harness harness;
+  FakeHost first{harness, "w1", 1, 11}, second{harness, "w2", 1, 22};
+};
+
+TEST(CoreOlderStore, NumberOfAGenerationThatWasUsedAgain_EndsTheNewerGroup_AndHoldsTheJob) {
+  NumberUsedAgain world;
+  world.second.Apply();
+  world.first.Apply();
+  world.harness.Advance(absl::Seconds(5));
+
+  EXPECT_EQ(world.second.running.size(), 0u);
+  EXPECT_EQ(world.first.running.size(), 1u);
+  ASSERT_EQ(world.first.desired().trainers_size(), 1);
+  EXPECT_THAT(world.harness.Get(kJob).reason(), HasSubstr("host w1 runs generation 1 of the job, and this coordinator "
+                                                          "has started a group with this number on other hosts"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(world.harness.Pause(kJob).status));
+
+  world.first.FinishOnly(Key(kJob, 1, 0), 10);
+  EXPECT_EQ(world.harness.Get(kJob).generation(), 2u) << world.harness.Get(kJob).reason();
+  EXPECT_EQ(world.harness.Get(kJob).restarts(), 0u);
+}
+
+TEST(CoreOlderStore, NumberOfAGenerationThatWasUsedAgain_DoesNotStopTheJob_IfTheCoordinatorRestarts) {
+  NumberUsedAgain world;
+  world.second.Apply();
+  world.first.Disconnect();
+  world.second.Disconnect();
+  world.first.running.clear();  // it ends while no coordinator runs
+  world.harness.Restart();
+  world.first.Attach();
+  world.second.Attach();
+
+  EXPECT_EQ(world.harness.Get(kJob).generation(), 2u) << world.harness.Get(kJob).reason();
+}
+
+TEST(CoreOlderStore, CancelledJob_IsNotHeldAgain_IfTheHostOfItsTrainerAttachesAgain) {
+  NumberUsedAgain world;
+  world.harness.Cancel(kJob);
+  world.first.Detach();
+  world.first.Attach();
+  EXPECT_EQ(world.first.desired().trainers_size(), 0);
+  world.second.Apply();
+
+  EXPECT_EQ(world.harness.StateOf(kJob), v1::JOB_STATE_CANCELLED) << world.harness.Get(kJob).reason();
+}
+
+TEST(CoreOlderStore, DaemonThatListsARankOfAnotherHost_HoldsNoJob_IfTheStoreKnowsItsGeneration) {
+  for (const bool restarted : {false, true}) {
+    Cluster cluster;
+    if (restarted) {
+      cluster.first.Disconnect();
+      cluster.second.Disconnect();
+      cluster.harness.Restart();
+      cluster.first.Attach();
+      cluster.second.Attach();
+    }
+    FakeHost wrong(cluster.harness, "w3", 1, 33);
+    wrong.running["wrong"] = Key(kJob, 1, 0);
+    wrong.Attach();
+
+    EXPECT_EQ(wrong.desired().trainers_size(), 0);
+    EXPECT_EQ(cluster.first.desired().trainers_size(), 1);
+    EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  }
+}
+
 // A job of one rank runs, and the coordinator's store is older than its submission.
 struct UnknownJob {
   UnknownJob() : host(harness, "w1", 2, 11) {
