@@ -145,7 +145,8 @@ bool TokenCacheFolder::HasChunk(size_t chunk) const { return FileExists(ChunkPat
 
 bool TokenCacheFolder::RemoveIfDamaged(size_t chunk) const {
   const absl::StatusOr<std::string> bytes = ReadFile(ChunkPath(chunk));
-  if (!bytes.ok() || HasGoodHash(*bytes)) return false;
+  // A chunk that was cut off lacks its hash, like one of an earlier version, but its size contradicts its header.
+  if (!bytes.ok() || (HasGoodHash(*bytes) && TokenChunk::Parse(*bytes).ok())) return false;
   unlink(ChunkPath(chunk).c_str());
   return true;
 }

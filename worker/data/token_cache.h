@@ -37,7 +37,8 @@ class TokenCacheFolder {
   const std::string& path() const { return path_; }
   std::string ChunkPath(size_t chunk) const;
   bool HasChunk(size_t chunk) const;
-  // Removes the chunk if its content does not match its hash; returns whether it did. Reads the whole chunk.
+  // Removes the chunk if its content does not match its hash or its size does not match its header; returns whether it
+  // did. Reads the whole chunk.
   bool RemoveIfDamaged(size_t chunk) const;
   // Does nothing if the chunk exists. Possible errors: those of the file system (ResourceExhausted: the disk is full).
   absl::Status PublishChunk(size_t chunk, absl::string_view bytes) const;

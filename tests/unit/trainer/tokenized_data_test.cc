@@ -205,6 +205,22 @@ TEST_F(TokenizedDataTest, AChunkThatTheDiskDamaged_IsMadeAgainByTheNextJob) {
   EXPECT_EQ(second->links[0]->steps()[1].loss, first->links[0]->steps()[1].loss);
 }
 
+TEST_F(TokenizedDataTest, AChunkThatWasCutOff_IsMadeAgainByTheNextJob) {
+  WriteDocuments("data.jsonl", 150);
+  const auto first = Run(JsonlOrder("first", {"ddp", 2}, 2));
+  const std::string path = TokenCacheFolder::Make(Caches()[0])->ChunkPath(0), good = *ReadFile(path);
+  for (const size_t size : {good.size() / 2, size_t{5}}) {
+    SCOPED_TRACE(absl::StrCat("cut off after ", size, " bytes"));
+    fs::resize_file(path, size);
+
+    const auto next = Run(JsonlOrder(absl::StrCat("after-", size), {"ddp", 2}, 2));
+
+    EXPECT_EQ(*ReadFile(path), good);
+    EXPECT_THAT(next->logs[0].str(), HasSubstr("was damaged and is made again"));
+    EXPECT_EQ(next->links[0]->steps()[1].loss, first->links[0]->steps()[1].loss);
+  }
+}
+
 TEST_F(TokenizedDataTest, ACacheGoesIntoTheRunFolder_IfNothingCanBeWrittenNextToIt) {
   WriteDocuments("data.jsonl", 150);
   std::ofstream(folder_ / ".trainyard-tokens") << "a file in the way, which also stops root";
