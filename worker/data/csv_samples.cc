@@ -18,12 +18,14 @@ namespace {
 
 constexpr size_t kRowProblemsShown = 20;
 constexpr size_t kFieldShown = 40;
+constexpr size_t kNamesShown = 200;
 
 // Reads the rows of one file after another, and collects what is wrong with them.
 class CsvReader {
  public:
-  CsvReader(const CsvOptions& options, std::vector<double>& features, std::vector<int64_t>& classes)
-      : options_(options), features_(features), classes_(classes) {}
+  CsvReader(const CsvOptions& options, std::vector<std::string>& names, std::vector<double>& features,
+            std::vector<int64_t>& classes)
+      : options_(options), names_(names), features_(features), classes_(classes) {}
 
   void ReadFile(const std::string& path, absl::string_view text) {
     path_ = &path;
@@ -80,13 +82,16 @@ class CsvReader {
     if (names.size() != static_cast<size_t>(options_.num_features) + 1) return AddWrongWidth(names.size());
     if (names_.empty()) names_ = names;
     if (names != names_) {
-      return AddProblem("names other columns than the first file, or in another order; give all files the same names");
+      return AddProblem(absl::StrCat("names other columns than the first file, or in another order; expected ",
+                                     EscapeText(absl::StrJoin(names_, ", ").substr(0, kNamesShown)), "; found ",
+                                     EscapeText(absl::StrJoin(names, ", ").substr(0, kNamesShown)),
+                                     "; give all files the same names, held-out files too"));
     }
     if (options_.label.empty()) return;
     const auto found = std::find(names.begin(), names.end(), options_.label);
     if (found == names.end()) {
       return AddProblem(absl::StrCat("has no column '", options_.label, "' (train.data.fields.label); its columns: ",
-                                     EscapeText(absl::StrJoin(names, ", ").substr(0, 200))));
+                                     EscapeText(absl::StrJoin(names, ", ").substr(0, kNamesShown))));
     }
     label_column_ = static_cast<size_t>(found - names.begin());
   }
@@ -116,12 +121,12 @@ class CsvReader {
   }
 
   const CsvOptions& options_;
+  std::vector<std::string>& names_;  // of the columns of the first file that names them
   std::vector<double>& features_;
   std::vector<int64_t>& classes_;
   const std::string* path_ = nullptr;
   int64_t line_ = 0;  // of the row that was read last; quoted line ends do not count
   size_t label_column_ = 0;
-  std::vector<std::string> names_;  // of the columns of the first file that names them
   std::vector<std::string> row_;
   std::vector<std::string> problems_;
   size_t num_problems_ = 0;
@@ -130,9 +135,10 @@ class CsvReader {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CsvSamples>> CsvSamples::Open(const Corpus& corpus, size_t first_file, size_t end_file,
-                                                             const CsvOptions& options) {
+                                                             const CsvOptions& options,
+                                                             std::vector<std::string>& names) {
   std::unique_ptr<CsvSamples> samples(new CsvSamples(options));
-  CsvReader reader(samples->options_, samples->features_, samples->classes_);
+  CsvReader reader(samples->options_, names, samples->features_, samples->classes_);
   for (size_t file = first_file; file < end_file; ++file) {
     reader.ReadFile(corpus.files()[file].path, corpus.ContentsOf(file));
   }

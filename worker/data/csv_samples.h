@@ -32,9 +32,11 @@ class CsvSamples final : public SampleSource {
  public:
   // Reads files [first_file, end_file) of the corpus. Fails with InvalidArgument, which lists the first problems with
   // file and line: a row with another number of columns, a field that is not a finite number, a class out of range,
-  // names of columns that differ between files; or too few rows.
+  // names of columns that differ between files; or too few rows. `names`: those of the columns of the first file that
+  // names them; empty until there is one. All samples of a job, held-out ones too, share `names`, because a model that
+  // trains on columns in one order can use them in no other.
   static absl::StatusOr<std::unique_ptr<CsvSamples>> Open(const Corpus& corpus, size_t first_file, size_t end_file,
-                                                          const CsvOptions& options);
+                                                          const CsvOptions& options, std::vector<std::string>& names);
 
   int64_t length() const override { return options_.num_features; }
   int64_t num_samples(DataPart part) const override;

@@ -190,8 +190,9 @@ absl::Status OpenTokenized(const TrainConfig& config, const CorpusOptions& optio
   return CutIntoPieces(set);
 }
 
-// Opens files of labelled rows.
-absl::Status OpenRows(const StartOrder& order, const CorpusOptions& options, DataSet& set, std::ostream& log) {
+// Opens files of labelled rows. `columns`: the names that all files of the job share (CsvSamples::Open).
+absl::Status OpenRows(const StartOrder& order, const CorpusOptions& options, std::vector<std::string>& columns,
+                      DataSet& set, std::ostream& log) {
   const TrainConfig& config = order.config;
   ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
   const Corpus& corpus = *set.corpus;
@@ -204,7 +205,8 @@ absl::Status OpenRows(const StartOrder& order, const CorpusOptions& options, Dat
                                                                          .validation = options.validation,
                                                                          .trains = options.trains,
                                                                          .evaluates = options.evaluates,
-                                                                         .key = set.key}));
+                                                                         .key = set.key},
+                                                                        columns));
     num_samples += rows->num_samples(options.trains ? DataPart::kTraining : DataPart::kEvaluation);
     set.sources.push_back(std::move(rows));
   }
@@ -248,7 +250,7 @@ const std::vector<std::string>& PathsOf(const TrainConfig::Data& config, DataFor
   return config.csv;
 }
 
-absl::Status OpenTraining(const StartOrder& order, DataSet& set, std::ostream& log) {
+absl::Status OpenTraining(const StartOrder& order, std::vector<std::string>& columns, DataSet& set, std::ostream& log) {
   const TrainConfig::Data& config = order.config.data;
   const DataForm form = FormOf(config);
   set.key = KeyOf(form);
@@ -260,7 +262,7 @@ absl::Status OpenTraining(const StartOrder& order, DataSet& set, std::ostream& l
                               .key = set.key,
                               .suffix = SuffixOf(form)};
   if (form == DataForm::kCsv) {
-    RETURN_IF_ERROR(OpenRows(order, options, set, log));
+    RETURN_IF_ERROR(OpenRows(order, options, columns, set, log));
     set.corpus->SetRules(absl::StrCat("rows with label ", config.fields.label, "\n", GroupsText(*set.corpus)));
     return absl::OkStatus();
   }
@@ -292,7 +294,8 @@ absl::Status CheckDisjoint(const Corpus& train, const Corpus& held_out) {
                                                  " trained on too; name only files that are not training data"));
 }
 
-absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, DataSet& set, std::ostream& log) {
+absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, std::vector<std::string>& columns,
+                         DataSet& set, std::ostream& log) {
   set.key = "train.data.held_out";
   set.paths = order.config.data.held_out;
   const CorpusOptions options{.paths = set.paths,
@@ -301,7 +304,7 @@ absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, DataSet
                               .evaluates = true,
                               .key = set.key,
                               .suffix = SuffixOf(FormOf(order.config.data))};
-  if (FormOf(order.config.data) == DataForm::kCsv) return OpenRows(order, options, set, log);
+  if (FormOf(order.config.data) == DataForm::kCsv) return OpenRows(order, options, columns, set, log);
   if (plan == nullptr) return OpenBytes(order, options, set, log);
   ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));
   set.plan = std::make_unique<TokenPlan>(*plan);
@@ -316,7 +319,8 @@ absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log
     if (absl::IsInvalidArgument(status)) problems.push_back(std::string(status.message()));
     return status.ok() || absl::IsInvalidArgument(status);
   };
-  const absl::Status training = OpenTraining(order, data.train, log);
+  std::vector<std::string> columns;  // of CSV files
+  const absl::Status training = OpenTraining(order, columns, data.train, log);
   if (!add(training)) return training;
   const bool is_tokenized = data.train.plan != nullptr;
   const bool has_held_out = order.config.evaluate_every > 0 && !order.config.data.held_out.empty();
@@ -324,7 +328,7 @@ absl::Status OpenData(const StartOrder& order, RankData& data, std::ostream& log
   // held-out files are not checked, because the plan may be wrong; if there is no plan yet, at least their paths are
   // checked.
   if (has_held_out && (training.ok() || !is_tokenized)) {
-    absl::Status held_out = OpenHeldOut(order, data.train.plan.get(), data.held_out, log);
+    absl::Status held_out = OpenHeldOut(order, data.train.plan.get(), columns, data.held_out, log);
     if (held_out.ok() && training.ok()) held_out = CheckDisjoint(*data.train.corpus, *data.held_out.corpus);
     if (!add(held_out)) return held_out;
   }

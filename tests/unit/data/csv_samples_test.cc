@@ -23,7 +23,7 @@ class CsvSamplesTest : public testing::Test {
     corpus_ = *Corpus::Open({.paths = {path}, .key = "train.data.csv", .suffix = kCsvFileSuffix});
     options.num_features = 2;
     options.num_classes = 3;
-    return CsvSamples::Open(*corpus_, 0, 1, options);
+    return CsvSamples::Open(*corpus_, 0, 1, options, names_);
   }
 
   // The features and the class of a sample.
@@ -40,6 +40,7 @@ class CsvSamplesTest : public testing::Test {
 
   TemporaryFolder folder_;
   std::unique_ptr<Corpus> corpus_;
+  std::vector<std::string> names_;  // of the columns, shared by all samples that a test opens
 };
 
 TEST_F(CsvSamplesTest, RowsWithoutNames_HaveTheClassInTheLastColumn) {
@@ -85,6 +86,17 @@ TEST_F(CsvSamplesTest, FilesThatAreNotCsv_OrLackTheLabel_AreRefused) {
   EXPECT_THAT(ErrorOf("1,2,0\n", {.label = "kind"}), HasSubstr("rows.csv:1: has no names of columns"));
   EXPECT_THAT(ErrorOf("a,b,c\n"), HasSubstr("has 0 rows"));
   EXPECT_THAT(ErrorOf("1,2,0\n", {.validation = 0.5, .evaluates = true}), HasSubstr("reserves 0 for evaluation"));
+}
+
+TEST_F(CsvSamplesTest, SamplesOfOneJob_MustNameTheSameColumns) {
+  ASSERT_TRUE(Open("x,y,kind\n1,2,0\n").ok());
+
+  const absl::Status swapped = Open("y,x,kind\n2,1,0\n", {.key = "train.data.held_out"}).status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(swapped)) << swapped;
+  EXPECT_THAT(std::string(swapped.message()), HasSubstr("rows.csv:1: names other columns than the first file"));
+  EXPECT_THAT(std::string(swapped.message()), HasSubstr("expected x, y, kind; found y, x, kind"));
+  EXPECT_TRUE(Open("x,y,kind\n1,2,0\n").ok());
 }
 
 TEST_F(CsvSamplesTest, ManyBadRows_AreCounted) {

@@ -11,6 +11,7 @@
 #include "worker/data/byte_samples.h"
 #include "worker/data/token_samples.h"
 #include "worker/trainer/rank.h"
+#include "worker/trainer/rank_data.h"
 
 namespace trainyard {
 namespace {
@@ -101,6 +102,29 @@ TEST_F(DataSourcesTest, HeldOutFilesThatAreTrainedOn_OrTooShort_AreRefusedTogeth
   EXPECT_THAT(RefusalOf(*Run(order, FileSystem::Real(), kExitRefused)),
               AllOf(HasSubstr("missing: no such file"),
                     HasSubstr("train.data.held_out: the text is 12 bytes, shorter than one sample")));
+}
+
+TEST_F(DataSourcesTest, CsvFilesWithOtherColumns_AreRefused_InABlendAndHeldOut) {
+  const std::string first = folder_ / "first.csv", swapped = folder_ / "swapped.csv";
+  std::ofstream(first) << "x,y,kind\n1,2,0\n3,4,1\n";
+  std::ofstream(swapped) << "y,x,kind\n1,2,0\n3,4,1\n";
+  StartOrder order = DoubleOrder("run", {"ddp", 1}, 2);
+  order.config.model.context = 2;
+  order.config.model.vocabulary = 2;
+  const auto error_of = [&order](const TrainConfig::Data& config) {
+    order.config.data = config;
+    RankData data;
+    std::ostringstream log;
+    const absl::Status status = OpenData(order, data, log);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+
+  const std::string blend = error_of({.text = {}, .csv = {first, swapped}, .weights = {1, 1}, .validation = 0});
+  const std::string held_out = error_of({.text = {}, .csv = {first}, .held_out = {swapped}, .validation = 0});
+
+  EXPECT_THAT(blend, AllOf(HasSubstr("train.data.csv:"), HasSubstr("swapped.csv:1: names other columns")));
+  EXPECT_THAT(held_out, AllOf(HasSubstr("train.data.held_out:"), HasSubstr("swapped.csv:1: names other columns")));
 }
 
 TEST_F(DataSourcesTest, ABlend_TrainsOnTheSameSamples_OnOtherLayoutsAndAcrossAResume) {
