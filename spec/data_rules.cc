@@ -190,7 +190,9 @@ void CheckDataSource(const v1::Train& train, const Positions& positions, Problem
   }
   if (!data.has_tokenizer_path()) return;
   if (data.fields().has_input_ids()) {
-    problems->AddWarning(positions, kTokenizerPathKey, "has no effect: train.data.fields.input_ids are tokens");
+    problems->AddWarning(
+        positions, kTokenizerPathKey,
+        "is used only by trainctl sample: train.data.fields.input_ids are tokens, so training needs no tokenizer");
   } else if (lacks_vocabulary) {
     problems->AddError(positions, "train.model.vocabulary",
                        "is required with train.data.tokenizer_path; expected at least the number of its tokens");

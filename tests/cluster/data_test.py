@@ -50,6 +50,19 @@ def test_lines_that_cannot_be_used_are_listed_before_training(one_host):
     assert f"{path}: line 6: has no field 'labels'" in output, output
 
 
+def test_sample_refuses_a_model_of_tokens_whose_tokenizer_it_does_not_know(one_host):
+    records = [{"input_ids": [(i + k) % 300 for k in range(30)]} for i in range(60)]
+    data = {"jsonl": [str(write_lines(one_host.folder / "data.jsonl", records))], "validation": 0.1}
+    folder = one_host.folder / "tokens"
+    run(one_host, train__data=data, train__model__vocabulary=300, checkpoint__dir=str(folder))
+
+    refused = one_host.run_trainctl("sample", folder, "--tokens", 3, expect=2)
+    as_bytes = one_host.run_trainctl("sample", folder, "--tokens", 3, "--tokenizer", "bytes", "--json")
+
+    assert "does not name the tokenizer of its 300 tokens; give --tokenizer PATH" in refused.stderr
+    assert harness.events(as_bytes.stdout)[0]["event"] == "sample"
+
+
 def test_a_job_with_text_and_jsonl_or_with_neither_is_refused(cluster):
     both = cluster.write_job("both.yaml", train__data={"text": [str(cluster.text)], "jsonl": [str(cluster.text)]})
     none = cluster.write_job("none.yaml", train__data={"validation": 0.1})

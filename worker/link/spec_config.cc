@@ -151,12 +151,10 @@ void ReadPrecision(const v1::Train& train, TrainConfig& out) {
   if (train.has_nonfinite_limit()) out.nonfinite_limit = train.nonfinite_limit();
 }
 
-absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
+// Reads what the data consists of and how it becomes tokens.
+void ReadForm(const v1::Data& data, TrainConfig& out) {
   out.data.text.assign(data.text().begin(), data.text().end());
   out.data.jsonl.assign(data.jsonl().begin(), data.jsonl().end());
-  if (data.text().empty() && data.jsonl().empty() && data.tokens().empty() && data.csv().empty()) {
-    return Missing("train.data.text, train.data.jsonl, train.data.tokens or train.data.csv");
-  }
   const v1::DataFields& fields = data.fields();
   out.data.fields = {.text = fields.text(),
                      .prompt = fields.prompt(),
@@ -165,8 +163,15 @@ absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
                      .labels = fields.labels(),
                      .label = fields.label(),
                      .messages = fields.messages()};
-  out.data.loss_on_prompts = data.loss() == v1::DATA_LOSS_ALL;
   out.data.tokenizer_path = data.tokenizer_path();
+}
+
+absl::Status ReadData(const v1::Data& data, TrainConfig& out) {
+  ReadForm(data, out);
+  if (data.text().empty() && data.jsonl().empty() && data.tokens().empty() && data.csv().empty()) {
+    return Missing("train.data.text, train.data.jsonl, train.data.tokens or train.data.csv");
+  }
+  out.data.loss_on_prompts = data.loss() == v1::DATA_LOSS_ALL;
   out.data.chat_template = data.chat_template();
   out.data.tokens.assign(data.tokens().begin(), data.tokens().end());
   out.data.csv.assign(data.csv().begin(), data.csv().end());
@@ -287,7 +292,7 @@ absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
   TrainConfig config;
   RETURN_IF_ERROR(ReadModel(spec.train(), config));
   ReadPrecision(spec.train(), config);
-  config.data.tokenizer_path = spec.train().data().tokenizer_path();
+  ReadForm(spec.train().data(), config);
   return config;
 }
 

@@ -12,8 +12,9 @@ namespace trainyard {
 // message names the key.
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes);
 
-// Reads only the model, the precision and the tokenizer's path; all other values keep the defaults of TrainConfig. For
-// specs of checkpoints: the spec of a checkpoint that was imported, not written by a job, contains nothing else.
+// Reads only the model, the precision, and of the data the text, the JSONL, its fields and the tokenizer's path; all
+// other values keep the defaults of TrainConfig. For specs of checkpoints: the spec of a checkpoint that was imported,
+// not written by a job, has a model, a precision and perhaps a tokenizer's path, but no data.
 absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes);
 
 }  // namespace trainyard

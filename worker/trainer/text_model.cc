@@ -15,6 +15,7 @@
 #include "common/plural.h"
 #include "common/status_macros.h"
 #include "common/tensor_roles.h"
+#include "tokenizers/byte_tokenizer.h"
 #include "tokenizers/open_tokenizer.h"
 #include "worker/link/spec_config.h"
 #include "worker/model/model_factory.h"
@@ -74,6 +75,15 @@ absl::Status CheckNothingIsLeftOut(const Checkpoint& checkpoint, const Model& mo
                    "; it was written by another version"));
 }
 
+// Whether a model whose job names no tokenizer's path was trained on bytes. Jobs that leave the fields of JSONL to its
+// first line, and imported checkpoints, show this only by the size of the vocabulary.
+bool IsTrainedOnBytes(const TrainConfig& config) {
+  const TrainConfig::Data& data = config.data;
+  const bool has_text_fields = !data.fields.text.empty() || !data.fields.prompt.empty();
+  return !data.text.empty() || (!data.jsonl.empty() && has_text_fields) ||
+         config.model.vocabulary == ByteTokenizer::kVocabulary;
+}
+
 absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const std::string& tokenizer) {
   std::vector<std::string> skipped;  // not printed: the output names the checkpoint that was used
   absl::StatusOr<std::unique_ptr<Checkpoint>> opened = OpenCheckpointOrNewest(source, skipped);
@@ -88,6 +98,13 @@ absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const s
   if (config.model.family == ModelFamily::kMlp) {
     return absl::InvalidArgumentError(absl::StrCat(checkpoint->path(), " has a classifier of numbers, not of text"));
   }
+  const std::string& own = config.data.tokenizer_path;
+  if (tokenizer.empty() && own.empty() && !IsTrainedOnBytes(config)) {
+    return absl::InvalidArgumentError(absl::StrCat(checkpoint->path(), " does not name the tokenizer of its ",
+                                                   config.model.vocabulary,
+                                                   " tokens; give --tokenizer PATH, or --tokenizer ", kBytes,
+                                                   " if the tokens below ", ByteTokenizer::kVocabulary, " are bytes"));
+  }
   TextModel text_model{.path = checkpoint->path(), .step = manifest.step};
   ASSIGN_OR_RETURN(text_model.model, MakeModel(config, /*backed=*/false));
   RETURN_IF_ERROR(CheckNothingIsLeftOut(*checkpoint, *text_model.model));
@@ -96,7 +113,6 @@ absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const s
     return checkpoint->ReadTensor(kParameterRole, parameter.name, DtypeOf(values.scalar_type()), values.sizes().vec(),
                                   BytesOf(values));
   };
-  const std::string& own = config.data.tokenizer_path;
   const std::string path = !tokenizer.empty() ? tokenizer : own.empty() ? kBytes : own;
   RETURN_IF_ERROR(AddTokenizer(path, config.model_config, text_model))
       << (tokenizer.empty() ? absl::StrCat("it is the tokenizer of ", checkpoint->path(), "; ", kOtherTokenizer)
