@@ -63,6 +63,19 @@ def test_sample_refuses_a_model_of_tokens_whose_tokenizer_it_does_not_know(one_h
     assert harness.events(as_bytes.stdout)[0]["event"] == "sample"
 
 
+def test_a_sampled_text_of_bytes_ends_as_documents_of_jsonl_do(one_host):
+    # The only byte that the model learns to predict is 0, which also ends a document.
+    data = {"jsonl": [str(write_lines(one_host.folder / "data.jsonl", [{"prompt": "ab", "response": "\0"}] * 400))],
+            "validation": 0.1}
+    folder = one_host.folder / "bytes"
+    run(one_host, train__data=data, train__steps=20, checkpoint__dir=str(folder))
+
+    done = one_host.run_trainctl("sample", folder, "--prompt", "ab", "--tokens", 5, "--temperature", 0, "--json")
+
+    (text,) = harness.events(done.stdout)
+    assert (text["text"], text["generated_tokens"], text["end"]) == ("ab", [0], "end_token")
+
+
 def test_a_job_with_text_and_jsonl_or_with_neither_is_refused(cluster):
     both = cluster.write_job("both.yaml", train__data={"text": [str(cluster.text)], "jsonl": [str(cluster.text)]})
     none = cluster.write_job("none.yaml", train__data={"validation": 0.1})

@@ -93,8 +93,12 @@ def test_every_end_token_of_generation_config_ends_a_text(tmp_path):
     (text,) = harness.events(sample(tmp_path / "model", "--prompt", PROMPTS[0], "--temperature", 0, "--tokens", NEW,
                                     "--json").stdout)
 
+    (by_file,) = harness.events(sample(tmp_path / "model", "--prompt", PROMPTS[0], "--temperature", 0, "--tokens", NEW,
+                                       "--json", "--tokenizer", tmp_path / "model" / "tokenizer.json").stdout)
+
     assert text["generated_tokens"] == generate(model, tokenizer, PROMPTS[0]) == whole[:whole.index(whole[5]) + 1]
     assert text["end"] == "end_token"
+    assert by_file["generated_tokens"] == text["generated_tokens"]
 
 
 def test_texts_of_a_file_are_printed_in_its_order_and_are_those_of_single_prompts(llama, tmp_path):

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -64,7 +65,8 @@ absl::Status SampleOutput::Add(size_t prompt, int64_t token) {
   text.generated.push_back(token);
   if (style_.json) return absl::OkStatus();
   if (!std::exchange(text.has_begun, true)) absl::StrAppend(&text.waiting, text.stream.Add(tokens_[prompt]));
-  absl::StrAppend(&text.waiting, text.stream.Add({token}));
+  const bool is_end = std::find(model_.ends.begin(), model_.ends.end(), token) != model_.ends.end();
+  if (!is_end || !model_.hides_ends) absl::StrAppend(&text.waiting, text.stream.Add({token}));
   return style_.stream && prompt == current_ ? Write(prompt) : absl::OkStatus();
 }
 
@@ -102,6 +104,7 @@ std::string SampleOutput::Json(size_t prompt, TextEnd end) const {
   const std::vector<int64_t>& generated = texts_[prompt].generated;
   std::vector<int64_t> all = tokens_[prompt];
   all.insert(all.end(), generated.begin(), generated.end());
+  if (end == TextEnd::kEndToken && model_.hides_ends) all.pop_back();
   nlohmann::ordered_json json = {{"event", "sample"}};
   json[model_.step.has_value() ? "checkpoint" : "model"] = model_.path;
   if (model_.step.has_value()) json["step"] = *model_.step;

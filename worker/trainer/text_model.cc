@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -55,7 +56,10 @@ absl::Status AddTokenizer(const std::string& path, const std::string& config, Te
   }
   ASSIGN_OR_RETURN(text_model.encoder, OpenTextEncoder(path));
   if (const int64_t end = text_model.tokenizer->special().end; end >= 0) text_model.ends.push_back(end);
-  const auto generation = ReadFile(JoinPath(path, kGenerationConfigName), kGenerationConfigBytesMax);
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const std::string folder = is_folder ? path : std::filesystem::path(path).parent_path().string();
+  const auto generation = ReadFile(JoinPath(folder, kGenerationConfigName), kGenerationConfigBytesMax);
   AddEndTokens(generation.ok() ? *generation : config, text_model.ends);
   return absl::OkStatus();
 }
@@ -117,6 +121,11 @@ absl::StatusOr<TextModel> OpenCheckpointModel(const std::string& source, const s
   RETURN_IF_ERROR(AddTokenizer(path, config.model_config, text_model))
       << (tokenizer.empty() ? absl::StrCat("it is the tokenizer of ", checkpoint->path(), "; ", kOtherTokenizer)
                             : "given by --tokenizer");
+  // Documents of JSONL end with a token also if they are bytes; plain text of bytes has none.
+  const bool has_byte_documents = own.empty() && path == kBytes && IsTrainedOnBytes(config) &&
+                                  !config.data.jsonl.empty() && config.data.fields.input_ids.empty();
+  if (has_byte_documents) text_model.encoder->End(text_model.ends);
+  text_model.hides_ends = has_byte_documents;
   return text_model;
 }
 

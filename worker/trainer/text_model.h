@@ -28,6 +28,7 @@ struct TextModel {
   std::unique_ptr<Tokenizer> tokenizer = {};
   std::unique_ptr<TextEncoder> encoder = {};
   std::vector<int64_t> ends = {};  // tokens that end a text
+  bool hides_ends = false;         // they are not shown, although the tokenizer does not know that they are special
 };
 
 // `source`: a checkpoint; a run folder, which means its newest good checkpoint; or a folder with config.json.
