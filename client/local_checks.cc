@@ -69,6 +69,10 @@ class TextSurvey {
     for (; !error && it != end && bytes_ < enough_bytes_; it.increment(error)) {
       std::error_code ignored;
       if (it->is_regular_file(ignored)) bytes_ += it->file_size(ignored);
+      if (it->is_symlink(ignored) && it->is_directory(ignored)) {
+        return absl::StrCat(it->path().string(),
+                            " is a link to a folder, which is not followed; name its target, or remove the link");
+      }
     }
     if (error) return absl::StrCat(path, " cannot be read: ", error.message());
     return bytes_ == before && bytes_ < enough_bytes_ ? absl::StrCat(path, " contains no text") : "";

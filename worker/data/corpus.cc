@@ -128,7 +128,13 @@ class Search {
     fs::recursive_directory_iterator it(path, error), end;
     while (!error && it != end) {
       std::error_code ignored;
-      if (!it->is_directory(ignored)) AddFile(it->path().string(), /*is_named=*/false, /*may_name_table=*/false);
+      if (!it->is_directory(ignored)) {
+        AddFile(it->path().string(), /*is_named=*/false, /*may_name_table=*/false);
+      } else if (it->is_symlink(ignored)) {
+        AddProblem(absl::StrCat(it->path().string(),
+                                ": is a link to a folder, which is not followed; name its target in ", key_,
+                                ", or remove the link"));
+      }
       it.increment(error);
     }
     if (error) AddProblem(absl::StrCat(path, ": cannot be listed (", error.message(), ")"));

@@ -57,6 +57,14 @@ TEST_F(LocalChecksTest, EveryWrongEntry_IsReported) {
             "train.data.text: DIR/hollow contains no text");
 }
 
+TEST_F(LocalChecksTest, ALinkToAFolderInsideOfAFolder_IsNamed) {
+  std::filesystem::create_directory_symlink(folder_, folder_ + "/hollow/link");
+
+  EXPECT_EQ(Errors({"hollow"}),
+            "train.data.text: DIR/hollow/link is a link to a folder, which is not followed; name its target, or remove "
+            "the link");
+}
+
 TEST_F(LocalChecksTest, TextShorterThanASequence_IsRefused) {
   EXPECT_EQ(
       Errors({"short.txt"}),

@@ -57,6 +57,20 @@ TEST_F(CorpusTest, AFolderIsReadRecursivelyInByteOrderOfPaths) {
   EXPECT_EQ(All(**corpus), "upperfirstonetwo");
 }
 
+TEST_F(CorpusTest, ALinkToAFolderInsideOfAFolder_IsRefused_ButALinkToAFileIsRead) {
+  Write("data/a.txt", "text");
+  Write("elsewhere/b.txt", "other");
+  fs::create_symlink(Path("elsewhere/b.txt"), Path("data/file"));
+  EXPECT_TRUE(Corpus::Open({.paths = {Path("data")}, .length = 2}).ok());
+
+  fs::create_directory_symlink(Path("elsewhere"), Path("data/folder"));
+
+  EXPECT_THAT(MessageOf({.paths = {Path("data")}, .length = 2}),
+              HasSubstr(Path("data/folder") + ": is a link to a folder, which is not followed; name its target in " +
+                        "train.data.text"));
+  EXPECT_TRUE(Corpus::Open({.paths = {Path("data/folder")}, .length = 2}).ok()) << "a link that is named is followed";
+}
+
 TEST_F(CorpusTest, AFileWithSeveralPathsIsReadOnce) {
   std::string path = Write("a.txt", "text");
   fs::create_hard_link(path, Path("b.txt"));
