@@ -92,6 +92,11 @@ class ModelParallelRules {
                          "ranks; choose 1, and parallel.pipeline or parallel.data to use several ranks"));
     }
     if (layout_.divides_model()) CheckFiles();
+    if (layout_.divides_model() && spec_.train().data().uneven() == v1::UNEVEN_DATA_JOIN) {
+      Error("train.data.uneven",
+            absl::StrCat("is join, but the ranks of ", layout_.stages > 1 ? "a pipeline" : "tensor parallelism",
+                         " compute parts of the same samples, so all hosts need the same files; choose refuse"));
+    }
     if (layout_.stages == 1) return;
     if (ShardsParameters(data)) {
       Warning(

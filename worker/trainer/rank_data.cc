@@ -108,6 +108,8 @@ bool EvaluatesPart(const TrainConfig& config) {
   return config.evaluate_every > 0 && config.data.validation > 0 && config.data.held_out.empty();
 }
 
+bool DividesModel(const TrainConfig& config) { return config.parallel.stages > 1 || config.parallel.tensor > 1; }
+
 int64_t SampleLength(const TrainConfig& config) { return config.sequence_length(); }
 
 absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log) {

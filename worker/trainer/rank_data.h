@@ -2,7 +2,7 @@
 //
 //   OpenData       before the ranks meet: finds the files and reports what is wrong with them
 //   TokenizeData   all ranks together: builds or opens the token caches; checks files that hold tokens, which need no
-//                  cache; does nothing if samples are made of bytes or CSV rows
+//                  cache; if samples are made of bytes, compares only the files of ranks that divide a model
 //   AgreeOnData    all ranks together: checks that all see the same number of samples, and makes the batches of them
 //
 // Used by the thread of the training loop.
@@ -78,6 +78,8 @@ std::string DocumentsText(const Corpus& corpus);
 
 // Whether a part of the training data is for evaluation.
 bool EvaluatesPart(const TrainConfig& config);
+// Whether ranks compute parts of the same samples, as stages or tensor ranks, so that their files must be the same.
+bool DividesModel(const TrainConfig& config);
 // The number of tokens of a sample.
 int64_t SampleLength(const TrainConfig& config);
 
@@ -94,7 +96,7 @@ struct TokenizeOptions {
 };
 
 // Collective. Reports its progress in the log of rank 0. Possible errors: InvalidArgument, the same on all ranks, which
-// lists lines that cannot be used, or says that the hosts have different files; the errors of the file system on the
+// lists lines that cannot be used, or says that the ranks have different files; the errors of the file system on the
 // ranks where they occur, and Aborted on the others; those of a Collective.
 absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& options, Communicator& world, RankData& data,
                           std::ostream& log);

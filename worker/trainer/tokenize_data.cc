@@ -125,14 +125,15 @@ class Tokenizing {
     }
     const bool joins = order_.config.data.joins_uneven;
     // Every rank computes the numbers of targets of all ranks from its own samples, so different files may join only if
-    // all samples have the same number of targets.
-    const bool may_join = !plan_.rules.has_documents() && !plan_.rules.separate_documents;
+    // all samples have the same number of targets. Ranks that divide a model need the same samples in any case.
+    const bool may_join =
+        !plan_.rules.has_documents() && !plan_.rules.separate_documents && !DividesModel(order_.config);
     if (others.empty() || (joins && may_join)) return key;
     return absl::InvalidArgumentError(absl::StrCat(
         data_.key, ": the content of the files, or of the tokenizer, differs from that of rank 0 on ",
         others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "), "; give all hosts the same files",
         joins ? " (train.data.uneven: join needs samples that all have the same number of targets, so it does not work "
-                "with prompts, labels or separate_documents)"
+                "with prompts, labels or separate_documents, nor with pipelines or tensor parallelism)"
               : ""));
   }
 
@@ -373,12 +374,45 @@ class Tokenizing {
   int64_t num_problems_ = 0;
 };
 
+// Whether ranks that compute parts of the same samples of bytes may have read different files. Files that become tokens
+// are compared anyway (AgreeOnKey), and ranks on one host read the same files.
+bool MustCompareBytes(const StartOrder& order) {
+  return DividesModel(order.config) && order.local_world_size != order.world_size;
+}
+
+// Collective. Reads all files. Without this check the first stage of a pipeline might take its inputs from other bytes
+// than the last stage its targets, unnoticed if their numbers of samples are the same.
+absl::Status CompareBytes(Communicator& world, const RankData& data) {
+  std::string hashes = data.train.corpus->Fingerprint().content_hash, keys = data.train.key;
+  if (data.held_out.corpus != nullptr) {
+    absl::StrAppend(&hashes, " ", data.held_out.corpus->Fingerprint().content_hash);
+    absl::StrAppend(&keys, ", ", data.held_out.key);
+  }
+  RETURN_IF_ERROR(world.MonitoredBarrier(kReadingLimit)) << "while the ranks read their data";
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(hashes, world), << "while comparing the data");
+  std::vector<size_t> others;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) others.push_back(rank);
+  }
+  if (others.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(keys, ": the content of the files differs from that of rank 0 on ",
+                   others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "),
+                   "; stages and tensor ranks compute parts of the same samples, so give all hosts the same files"));
+}
+
 }  // namespace
 
 absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& options, Communicator& world, RankData& data,
                           std::ostream& log) {
-  if (data.train.plan == nullptr) return absl::OkStatus();
+  const bool compares_bytes = data.train.plan == nullptr && MustCompareBytes(order);
+  if (data.train.plan == nullptr && !compares_bytes) return absl::OkStatus();
   if (options.link != nullptr) options.link->ReportProgress(Phase::kTokenize, 0);
+  if (compares_bytes) {
+    RETURN_IF_ERROR(CompareBytes(world, data));
+    if (options.link != nullptr) options.link->ReportProgress(Phase::kJoining, 0);
+    return absl::OkStatus();
+  }
   RETURN_IF_ERROR(Tokenizing(order, options, world, data.train, /*is_held_out=*/false, log).Run());
   if (data.held_out.plan != nullptr) {
     RETURN_IF_ERROR(Tokenizing(order, options, world, data.held_out, /*is_held_out=*/true, log).Run());

@@ -175,6 +175,18 @@ const ModelParallelRow kRefusedCombinations[] = {
      "--set checkpoint={dir: /r, format: full, weights_copy: bf16}: checkpoint.weights_copy: is not supported with "
      "tensor parallelism yet; choose none",
      {"checkpoint={dir: /r, format: full, weights_copy: bf16}"}},
+    {"different_files_on_stages",
+     2,
+     "pipeline: 2",
+     "--set train.data.uneven=join: train.data.uneven: is join, but the ranks of a pipeline compute parts of the same "
+     "samples, so all hosts need the same files; choose refuse",
+     {"train.data.uneven=join"}},
+    {"different_files_on_tensor_ranks",
+     2,
+     "tensor: 2",
+     "--set train.data.uneven=join: train.data.uneven: is join, but the ranks of tensor parallelism compute parts of "
+     "the same samples, so all hosts need the same files; choose refuse",
+     {"train.data.uneven=join"}},
 };
 INSTANTIATE_TEST_SUITE_P(Combinations, RefusedDivisions, testing::ValuesIn(kRefusedCombinations), NameOfRow);
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "tests/unit/trainer/strategies_fixture.h"
 #include "worker/data/byte_samples.h"
 #include "worker/data/token_samples.h"
@@ -176,6 +177,41 @@ TEST_F(DataSourcesTest, AllSourcesWithoutASample_AreNamed_ExceptThoseOfWeightZer
     order.config.data.weights = {0, 1, 0};
     EXPECT_THAT(Run(order)->links[0]->steps(), SizeIs(1));
   }
+}
+
+TEST_F(DataSourcesTest, StagesOnTwoHosts_AreRefusedIfTheirBytesDiffer_AlsoWithAsManySamples) {
+  const std::string text = Write("text", 300, 1), same = Write("same", 300, 1), other = folder_ / "other";
+  std::string changed = *ReadFile(text);
+  changed[100] ^= 1;
+  ASSERT_TRUE(WriteFileAtomically(other, changed).ok());
+  const auto run = [&](const std::string& name, const std::string& of_rank_1, TrainerExit expected) {
+    auto all = std::make_unique<Ranks>();
+    all->logs.resize(2);
+    for (int r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r) {
+      threads.emplace_back([&, r] {
+        StartOrder own = Order(name, {"ddp", 2}, 2);
+        own.rank = r;
+        own.local_world_size = 1;
+        own.config.parallel.stages = 2;
+        own.config.evaluate_every = 0;
+        own.config.data.text = {r == 1 ? of_rank_1 : text};
+        EXPECT_EQ(RunRank(own, {.link = *all->links[static_cast<size_t>(r)],
+                                .file_system = FileSystem::Real(),
+                                .log = all->logs[static_cast<size_t>(r)],
+                                .must_leave = [] { return false; }}),
+                  expected)
+            << all->logs[static_cast<size_t>(r)].str();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return all;
+  };
+
+  EXPECT_THAT(RefusalOf(*run("differing", other, kExitRefused)),
+              HasSubstr("train.data.text: the content of the files differs from that of rank 0 on rank 1"));
+  EXPECT_THAT(run("equal", same, kExitDone)->links[0]->FactsOf<RefusedFact>(), SizeIs(0));
 }
 
 TEST_F(DataSourcesTest, RanksWithOtherFiles_JoinWithAsManySamplesAsAllHave_IfThatIsAllowed) {
