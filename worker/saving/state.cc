@@ -115,9 +115,9 @@ absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state) {
   });
 }
 
-void RestoreCounters(const Manifest& manifest, ParallelState& state) {
+void RestoreCounters(const Manifest& manifest, bool restores_loss_scale, ParallelState& state) {
   state.set_num_updates(manifest.optimizer_updates);
-  if (const Manifest::LossScale& scale = manifest.loss_scale; scale.scale > 0) {
+  if (const Manifest::LossScale& scale = manifest.loss_scale; restores_loss_scale && scale.scale > 0) {
     state.set_loss_scale(
         {.scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left});
   }
@@ -125,7 +125,7 @@ void RestoreCounters(const Manifest& manifest, ParallelState& state) {
 
 absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state) {
   RETURN_IF_ERROR(LoadTensors(checkpoint, state));
-  RestoreCounters(checkpoint.manifest(), state);
+  RestoreCounters(checkpoint.manifest(), /*restores_loss_scale=*/true, state);
   return absl::OkStatus();
 }
 

@@ -32,10 +32,10 @@ absl::Status AddOwnState(ParallelState& state, StateRoles roles, DeviceCopies& c
 // Local. Overwrites all tensors of the state; reads only what this rank holds. Possible errors: NotFound;
 // FailedPrecondition if the checkpoint is of another model; DataLoss.
 absl::Status LoadTensors(const Checkpoint& checkpoint, ParallelState& state);
-// Restores the counters in the manifest: optimizer updates and the loss scale. Called once all ranks have loaded their
-// tensors.
-void RestoreCounters(const Manifest& manifest, ParallelState& state);
-// Calls LoadTensors, then RestoreCounters.
+// Restores the counters in the manifest: optimizer updates and, if `restores_loss_scale`, the loss scale. Called once
+// all ranks have loaded their tensors.
+void RestoreCounters(const Manifest& manifest, bool restores_loss_scale, ParallelState& state);
+// Calls LoadTensors, then RestoreCounters, which restores the loss scale, too.
 absl::Status LoadState(const Checkpoint& checkpoint, ParallelState& state);
 
 // Has the model read its initial weights from `path` (train.model.init_from), a checkpoint or a safetensors file; its

@@ -131,7 +131,8 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   ASSIGN_OR_RETURN(RestorePoint point, LoadRestorePoint(order, std::move(chosen), *announced, rank.world(), load));
   const absl::Duration restore_time = choosing_time + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
-  RestoreCounters(manifest, rank.strategy->state());
+  // A static scale is the one that the job has now: the user may have lowered it because gradients overflowed.
+  RestoreCounters(manifest, /*restores_loss_scale=*/!order.config.loss_scale.is_static, rank.strategy->state());
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;

@@ -68,6 +68,10 @@ EvaluationPolicy::Settings EvaluationSettings(const TrainConfig& config, const R
           .data_hash = data.evaluation_hash};
 }
 
+bool ScalesLoss(const TrainConfig& config) {
+  return config.precision.param == "fp16" || config.precision.reduce == "fp16";
+}
+
 }  // namespace
 
 Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
@@ -195,8 +199,7 @@ absl::Status Trainer::MakeStep() {
   ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = LossTokensOfStep()}));
   record.optimizer_s = update.seconds();
   record.skipped = output.skipped;
-  const bool scaled = config_.precision.param == "fp16" || config_.precision.reduce == "fp16";
-  if (scaled) record.loss_scale = output.loss_scale;
+  if (ScalesLoss(config_)) record.loss_scale = output.loss_scale;
   record.exposed_communication_s = output.exposed_comm_s;
   record.gradient_reductions = output.num_reductions;
   record.grad_norm = output.gradient_norm;
@@ -233,8 +236,10 @@ absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
                                                       "precision may help"));
   }
   if (order_.rank == 0 && bad.item<double>() == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, "losses are finite, gradients are not; a smaller lr or another precision may help"));
+    const char* advice = ScalesLoss(config_) && config_.loss_scale.is_static
+                             ? "a smaller lr, another precision or a smaller train.loss_scale.initial may help"
+                             : "a smaller lr or another precision may help";
+    return absl::FailedPreconditionError(absl::StrCat(what, "losses are finite, gradients are not; ", advice));
   }
   return absl::AbortedError(absl::StrCat(what, "another rank reports the cause"));
 }

@@ -95,8 +95,8 @@ class RestoreTest : public SmallJobTest {
     EXPECT_TRUE(visited.ok()) << visited;
     const LossScale scale = rank.strategy->state().loss_scale();
     state["numbers"] = absl::StrCat(rank.restored_step, " ", rank.restored_samples, " ", rank.restored_content_hash,
-                                    " ", rank.strategy->state().num_updates(), " ", scale.scale, " ", scale.good_steps,
-                                    " ", scale.hysteresis_left);
+                                    " ", rank.strategy->state().num_updates());
+    state["loss scale"] = absl::StrCat(scale.scale, " ", scale.good_steps, " ", scale.hysteresis_left);
     auto hashes = rank.strategy->state().HashParameters();
     EXPECT_TRUE(hashes.ok()) << hashes.status();
     for (const NamedHash& one : *hashes) state["whole " + one.name] = one.hash;
@@ -245,6 +245,26 @@ TEST_F(RestoreTest, HostThatCanReadNoCheckpoint_IsNamedInTheRefusalOfTheJob) {
   EXPECT_THAT(std::string(prepared.statuses[0].message()), HasSubstr("rank 1 on w1: "));
   for (int rank : {1, 2}) EXPECT_TRUE(absl::IsUnavailable(prepared.statuses[rank])) << prepared.statuses[rank];
   EXPECT_THAT(prepared.restored, SizeIs(0));
+}
+
+TEST_F(RestoreTest, LossScale_IsThatOfTheCheckpointIfItIsDynamic_AndThatOfTheJobIfItIsStatic) {
+  StartOrder order = Order();
+  const std::string saved = CleanStates(order, 6)[0].at("loss scale");
+  order.config.loss_scale.initial = 64;
+  StartOrder static_order = order;
+  static_order.config.loss_scale.is_static = true;
+
+  const Prepared with_dynamic = Prepare(order);
+  const Prepared with_static = Prepare(static_order);
+
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    ASSERT_TRUE(with_dynamic.statuses[r].ok()) << with_dynamic.statuses[r];
+    ASSERT_TRUE(with_static.statuses[r].ok()) << with_static.statuses[r];
+    EXPECT_EQ(with_dynamic.states[r].at("loss scale"), saved) << "rank " << rank;
+    EXPECT_EQ(with_static.states[r].at("loss scale"), "64 0 2") << "rank " << rank;
+  }
+  EXPECT_NE(saved, "64 0 2") << "the two scales must differ, or the comparisons above prove nothing";
 }
 
 }  // namespace
