@@ -216,13 +216,16 @@ absl::Status Trainer::MakeStep() {
 absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
   if (!output.skipped) num_skipped_ = 0;
   if (!output.skipped) return absl::OkStatus();
-  // Skipped steps that lower the loss scale are normal, because the scale was too high. They are not counted.
-  const bool lowered_scale = rank_.strategy->state().loss_scale().scale < output.loss_scale;
-  if (!lowered_scale) ++num_skipped_;
+  // Skipped steps that lower the loss scale are normal, because the scale was too high. They are not counted, nor are
+  // those before them that the hysteresis absorbs, because no lower scale has been tried yet.
+  const LossScale scale = rank_.strategy->state().loss_scale();
+  const bool absorbed = ScalesLoss(config_) && !config_.loss_scale.is_static && scale.hysteresis_left > 0;
+  const bool is_counted = !absorbed && scale.scale >= output.loss_scale;
+  if (is_counted) ++num_skipped_;
   if (order_.rank == 0) {
     log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
   }
-  if (lowered_scale || num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
+  if (!is_counted || num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
   const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_, " steps in a row, the last of them ",
                                         step_, ", had no update: ");
   // Each rank with a loss that is not finite reports it as the cause. If no rank has one, the gradients are the cause,
