@@ -171,7 +171,9 @@ uint64_t PlanScores(const v1::JobSpec& spec, const ModelSizes& sizes, uint64_t t
   const v1::Train& train = spec.train();
   const uint64_t vocabulary = DividedUp(static_cast<uint64_t>(sizes.vocabulary), tensor);
   const uint64_t scores = TokensOfMicroBatch(train, sizes) * vocabulary;
-  const uint64_t element = std::max(BytesOf(train.precision().param()), BytesOf(train.precision().output()));
+  // The loss is computed in fp32 from scores of 16 bits.
+  const uint64_t element =
+      std::max({uint64_t{4}, BytesOf(train.precision().param()), BytesOf(train.precision().output())});
   // The scores of a large vocabulary are computed in chunks, and computed again in backward. Otherwise the logarithms
   // of the probabilities of each micro-batch in flight are stored until its backward, which needs memory for the
   // gradient of one micro-batch.

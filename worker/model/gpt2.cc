@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 
 #include <cmath>
@@ -31,7 +30,6 @@ namespace trainyard {
 namespace {
 
 constexpr double kLayerNormEps = 1e-5;
-constexpr int64_t kIgnored = -1;  // the target of a position that has no loss
 
 struct Pair {
   NumberedTensor weight, bias;
@@ -113,8 +111,7 @@ class Gpt2 final : public Model {
     if (!keeps_scores) {
       return hooks.AfterRoot(HeadLoss(x, {wte_.tensor}, batch.targets, output_type_));
     }
-    return hooks.AfterRoot(
-        at::cross_entropy_loss(Scores(x), batch.targets.reshape({-1}), {}, at::Reduction::Sum, kIgnored));
+    return hooks.AfterRoot(LossOfScores(Scores(x), batch.targets));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {

@@ -1,7 +1,6 @@
 #include "worker/model/llama.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 
 #include <algorithm>
@@ -26,8 +25,6 @@
 
 namespace trainyard {
 namespace {
-
-constexpr int64_t kNoLoss = -1;  // the target of a position that has no loss
 
 constexpr size_t kProjectionsOfBlock = 7;
 
@@ -107,8 +104,7 @@ class Llama final : public Model {
           VocabularyLoss(x, RowsOfRank(head, pass.part), batch.targets, output_type_, keeps_scores, sink_of_head));
     }
     if (!keeps_scores) return hooks.AfterRoot(HeadLoss(x, head, batch.targets, output_type_, sink_of_head));
-    return hooks.AfterRoot(
-        at::cross_entropy_loss(ScoresOf(x, sink), batch.targets.reshape({-1}), {}, at::Reduction::Sum, kNoLoss));
+    return hooks.AfterRoot(LossOfScores(ScoresOf(x, sink), batch.targets));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {

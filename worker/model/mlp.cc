@@ -1,18 +1,16 @@
 #include "worker/model/mlp.h"
 
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/relu.h>
 
 #include "common/status_macros.h"
 #include "models/mlp_description.h"
 #include "worker/model/initial_values.h"
+#include "worker/model/ops/head_loss.h"
 #include "worker/model/ops/linear.h"
 #include "worker/model/product_tape.h"
 
 namespace trainyard {
 namespace {
-
-constexpr int64_t kIgnoredClass = -1;  // the target of a sample that has no loss
 
 struct Layer {
   NumberedTensor weight, bias;
@@ -30,8 +28,7 @@ class Mlp final : public Model {
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> /*dropout*/, const at::Tensor& /*starts*/ = {}) override {
     const at::Tensor classes = targets.select(/*dim=*/1, 0).contiguous();
-    return hooks.AfterRoot(
-        at::cross_entropy_loss(Scores(inputs, hooks), classes, {}, at::Reduction::Sum, kIgnoredClass));
+    return hooks.AfterRoot(LossOfScores(Scores(inputs, hooks), classes));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {

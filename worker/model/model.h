@@ -143,12 +143,13 @@ class Model {
   const ModelDescription& description() const { return description_; }  // of the whole model
   const ModelPart& part() const { return part_; }
 
-  // The sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of
-  // the logits' type; in gradient mode backward can be run on it. The result is the sum and not the mean, so that the
-  // code that adds micro-batches and ranks divides once. A target of -1 is ignored. If `dropout` is unset, nothing is
-  // dropped (evaluation). `starts` is undefined, or int64 with the shape of the inputs and holds for each token the
-  // position where its document begins: no token sees another document, and positions count from there. REQUIRES:
-  // tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary; 0 <= starts <= the token's position.
+  // The sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar in
+  // fp64 if the logits are in fp64, otherwise in fp32; in gradient mode backward can be run on it. The result is the
+  // sum and not the mean, so that the code that adds micro-batches and ranks divides once. A target of -1 is ignored.
+  // If `dropout` is unset, nothing is dropped (evaluation). `starts` is undefined, or int64 with the shape of the
+  // inputs and holds for each token the position where its document begins: no token sees another document, and
+  // positions count from there. REQUIRES: tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary;
+  // 0 <= starts <= the token's position.
   virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                              std::optional<DropoutKey> dropout, const at::Tensor& starts = {}) = 0;
 

@@ -121,6 +121,25 @@ TEST(HeadLoss, WithoutGradients_IsTheSame) {
   }
 }
 
+// The loss of each row is 100 + ln 66, and their sum is above the largest number of fp16.
+TEST(HeadLoss, OfScoresOf16Bits_IsASumInFp32) {
+  HeadCase c{.x = at::full({700, 8}, 1.0f), .weight = at::zeros({67, 8}), .targets = at::zeros({700}, at::kLong)};
+  c.weight.select(0, 0).fill_(-12.5);
+  const auto exact = HeadThenLoss(c, at::kDouble);
+  for (at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    const at::Tensor scores = at::matmul(c.x, c.weight.t()).to(type);
+    EXPECT_LT(RelativeDifference(LossOfScores(scores, c.targets), exact[0]), 1e-4) << type;
+    for (HeadLossKernel kernel : {HeadLossKernel::kOwn, HeadLossKernel::kPadded}) {
+      at::Tensor x = Leaf(c.x.to(type)), weight = Leaf(c.weight.to(type));
+      at::Tensor loss = HeadLossBy(kernel, x, {weight, 0}, c.targets, type, /*sink=*/nullptr);
+      (loss * 3).backward();
+      EXPECT_LT(RelativeDifference(loss, exact[0]), 1e-4) << type;
+      EXPECT_LT(RelativeDifference(x.grad(), exact[1]), 3e-2) << type;
+      EXPECT_LT(RelativeDifference(weight.grad(), exact[2]), 3e-2) << type;
+    }
+  }
+}
+
 // With so small a factor of the loss, the gradient of the weight is below the normal numbers of fp16.
 TEST(PaddedHeadLoss, InFp16_KeepsTheDigitsOfAGradientWithASmallSeed) {
   at::manual_seed(5);

@@ -6,8 +6,11 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "models/model_part.h"
 #include "tests/unit/model/gradients.h"
@@ -68,6 +71,22 @@ TEST(VocabularyParallel, LargeScores_DoNotOverflow) {
     EXPECT_EQ(loss.item<float>(), 500);
     EXPECT_TRUE(own_x.grad().isfinite().all().item<bool>());
     EXPECT_TRUE(own.grad().isfinite().all().item<bool>());
+  });
+}
+
+// The loss of each row is 100 + ln 7, and their sum is above the largest number of fp16.
+TEST(VocabularyParallel, LossOfScoresOf16Bits_IsASumInFp32) {
+  const at::Tensor x = at::ones({700, 1}, at::kHalf), targets = at::zeros({700}, at::kLong);
+  at::Tensor weight = at::zeros({8, 1}, at::kHalf);
+  weight.select(0, 0).fill_(-100);
+
+  OnTensorRanks(2, [&](CountingGroup& group) {
+    const VocabularyRows held = RowsFrom(group.rank() * 4, weight.narrow(0, group.rank() * 4, 4), group);
+
+    const at::Tensor loss = VocabularyLoss(x, held, targets, {}, /*keeps_scores=*/true);
+
+    const double expected = 700 * (100 + std::log(7.0));
+    EXPECT_NEAR(loss.item<double>(), expected, 1e-4 * expected);
   });
 }
 

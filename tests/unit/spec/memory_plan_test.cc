@@ -176,6 +176,10 @@ TEST(PlanMemory, OfALargeVocabulary_IsBoundedByTheChunk) {
   EXPECT_EQ(Plan(many).scores, 4u * 2 * (1u << 22));
 }
 
+TEST(PlanMemory, OfScoresOf16Bits_IsThatOfFp32_BecauseTheLossIsComputedInFp32) {
+  EXPECT_EQ(Plan({"train.precision={param: bf16}"}).scores, Plan({"train.precision=bf16"}).scores);
+}
+
 // On a GPU, the gradient of a chunk's scores replaces the scores. Forward already computes the gradient of a tied head,
 // which is stored until backward.
 TEST(PlanMemory, OfALargeVocabularyOnAGpu_IsAChunkAndTheGradientOfTheHead) {

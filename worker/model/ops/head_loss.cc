@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
@@ -30,24 +31,27 @@ void ForPieces(int64_t rows, int64_t at_a_time, const Run& run) {
   for (int64_t first = 0; first < rows; first += at_a_time) run(first, std::min(at_a_time, rows - first));
 }
 
+// The type of the loss of scores that are rounded to `output`. The loss is the sum of thousands of terms: in fp16 it
+// would overflow, and in bf16 it would keep 8 bits.
+at::ScalarType LossTypeOf(at::ScalarType output) { return output == at::kDouble ? at::kDouble : at::kFloat; }
+
+// Returns the scores, rounded to `output`, in the type of the loss.
 at::Tensor ScoresOf(const at::Tensor& x, const at::Tensor& weight, at::ScalarType output) {
-  return Product(x, weight, /*transposed=*/true).to(output);
+  return Product(x, weight, /*transposed=*/true).to(output).to(LossTypeOf(output));
 }
 
 // Returns the loss; writes the logarithms of the sums of exponentials to `log_sums`, [rows].
 at::Tensor SumLosses(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, at::ScalarType output,
                      int64_t at_a_time, const at::Tensor& log_sums) {
-  // Hundreds of pieces are added, too many for the precision of a 16-bit sum.
-  const at::ScalarType sum_type = output == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor loss = at::zeros({}, x.options().dtype(sum_type));
+  at::Tensor loss = at::zeros({}, log_sums.options());
   ForPieces(x.size(0), at_a_time, [&](int64_t first, int64_t rows) {
     const at::Tensor scores = ScoresOf(x.narrow(0, first, rows), weight, output);
     const at::Tensor target = targets.narrow(0, first, rows), sums = at::logsumexp(scores, {1});
     const at::Tensor picked = scores.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1);
-    loss += (sums - picked).masked_fill(target.lt(0), 0).sum(sum_type);
+    loss += (sums - picked).masked_fill(target.lt(0), 0).sum();
     log_sums.narrow(0, first, rows).copy_(sums);
   });
-  return loss.to(output);
+  return loss;
 }
 
 struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
@@ -56,9 +60,10 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
 
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
                             at::ScalarType output, int64_t at_a_time, int64_t sink, int64_t weight_number) {
-    at::Tensor log_sums = at::empty({x.size(0)}, x.options().dtype(output));
+    at::Tensor log_sums = at::empty({x.size(0)}, x.options().dtype(LossTypeOf(output)));
     at::Tensor loss = SumLosses(x, weight, targets, output, at_a_time, log_sums);
     context->save_for_backward({x, weight, targets, log_sums});
+    context->saved_data["output"] = static_cast<int64_t>(output);
     context->saved_data["at_a_time"] = at_a_time;
     context->saved_data["sink"] = sink;
     context->saved_data["weight"] = weight_number;
@@ -70,6 +75,7 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
     const at::Tensor &x = saved[0], &weight = saved[1], &targets = saved[2], &log_sums = saved[3];
     auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
     const int number = static_cast<int>(context->saved_data["weight"].toInt());
+    const auto output = static_cast<at::ScalarType>(context->saved_data["output"].toInt());
     torch::autograd::tensor_list result(kNumInputs);
     if (context->needs_input_grad(kX)) result[kX] = at::empty_like(x);
     GradientSink::Place place;
@@ -85,7 +91,7 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
     bool overwrites = place.overwrites;
     ForPieces(x.size(0), context->saved_data["at_a_time"].toInt(), [&](int64_t first, int64_t rows) {
       const at::Tensor part = x.narrow(0, first, rows), target = targets.narrow(0, first, rows).unsqueeze(1);
-      at::Tensor scores = ScoresOf(part, weight, log_sums.scalar_type());
+      at::Tensor scores = ScoresOf(part, weight, output);
       scores.sub_(log_sums.narrow(0, first, rows).unsqueeze(1)).exp_();
       scores.scatter_add_(1, target.clamp_min(0), at::full_like(target, -1, scores.options()));
       scores.mul_(gradients[0]).masked_fill_(target.lt(0), 0);
@@ -177,7 +183,7 @@ struct PaddedHeadLossFunction : torch::autograd::Function<PaddedHeadLossFunction
     context->saved_data["at_a_time"] = at_a_time;
     context->saved_data["sink"] = sink;
     context->saved_data["weight"] = weight_number;
-    return loss.to(output);
+    return loss.to(LossTypeOf(output));
   }
 
   static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
@@ -276,6 +282,11 @@ at::Tensor HeadLoss(const at::Tensor& x, const NumberedTensor& weight, const at:
                     std::optional<at::ScalarType> output, GradientSink* sink, std::optional<int64_t> max_elements) {
   const HeadLossKernel kernel = x.is_cpu() ? HeadLossKernel::kOwn : HeadLossKernel::kPadded;
   return HeadLossBy(kernel, x, weight, targets, output, sink, max_elements);
+}
+
+at::Tensor LossOfScores(const at::Tensor& scores, const at::Tensor& targets) {
+  return at::cross_entropy_loss(scores.to(LossTypeOf(scores.scalar_type())), targets.reshape({-1}), {},
+                                at::Reduction::Sum, /*ignore_index=*/-1);
 }
 
 }  // namespace trainyard

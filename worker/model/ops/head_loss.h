@@ -24,11 +24,11 @@ namespace trainyard {
 // The most scores that are held at a time on a device.
 int64_t HeadLossElements(const at::Device& device);
 
-// `x` is [rows, in], `weight` [vocabulary, in], `targets` int64 [rows]; a target of -1 has no loss. Returns a scalar of
-// type `output`, or of x's type; scores are rounded to x's type first, as the head's product does. Can be
-// differentiated once. `sink` (model.h) may accept the gradient of the weight, which then does not go through autograd;
-// it must outlive backward; pass null if the weight has other gradients. `max_elements`: of scores; HeadLossElements if
-// not given.
+// `x` is [rows, in], `weight` [vocabulary, in], `targets` int64 [rows]; a target of -1 has no loss. Returns a scalar,
+// in fp64 if the type of the scores is fp64, otherwise in fp32. That type is `output`, or x's type if not given; scores
+// are rounded to x's type first, as the head's product does. Can be differentiated once. `sink` (model.h) may accept
+// the gradient of the weight, which then does not go through autograd; it must outlive backward; pass null if the
+// weight has other gradients. `max_elements`: of scores; HeadLossElements if not given.
 // REQUIRES: x and weight have one type; weight is dense.
 at::Tensor HeadLoss(const at::Tensor& x, const NumberedTensor& weight, const at::Tensor& targets,
                     std::optional<at::ScalarType> output, GradientSink* sink = nullptr,
@@ -39,5 +39,8 @@ enum class HeadLossKernel { kOwn, kPadded };
 at::Tensor HeadLossBy(HeadLossKernel kernel, const at::Tensor& x, const NumberedTensor& weight,
                       const at::Tensor& targets, std::optional<at::ScalarType> output, GradientSink* sink,
                       std::optional<int64_t> max_elements = std::nullopt);
+
+// The same loss from scores that are stored for all rows, [rows, vocabulary]: for small vocabularies, and for classes.
+at::Tensor LossOfScores(const at::Tensor& scores, const at::Tensor& targets);
 
 }  // namespace trainyard

@@ -127,7 +127,7 @@ struct VocabularyLossFunction : torch::autograd::Function<VocabularyLossFunction
     const at::Tensor losses = pass->log_sums - all.select(1, 2).sum(0);
     context->save_for_backward({x, weight});
     context->saved_data["pass"] = c10::IValue::make_capsule(pass);
-    return losses.masked_fill(pass->targets.lt(0), 0).sum().to(pass->output);
+    return losses.masked_fill(pass->targets.lt(0), 0).sum();
   }
 
   static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
