@@ -48,7 +48,7 @@ TEST(MallocMemory, LargeBlocks_AreReturnedWhenTheyAreFreed) {
 #endif
 
 TEST(TrimPolicy, Trims_WhenUnusedMemoryHasGrownSinceTheLastTime) {
-  constexpr uint64_t kUsed = 320 * kMiB;  // unused memory may grow by 1/32 of this, which is 10 MiB
+  constexpr uint64_t kUsed = 2'560 * kMiB;  // unused memory may grow by 1/256 of this, which is 10 MiB
   TrimPolicy policy;
   EXPECT_FALSE(policy.ShouldTrim(9 * kMiB, kUsed));
   EXPECT_TRUE(policy.ShouldTrim(40 * kMiB, kUsed));
