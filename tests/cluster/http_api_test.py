@@ -277,15 +277,18 @@ def test_a_hostile_name_of_a_program_is_recorded_with_escapes_and_the_store_stay
 
 
 def test_a_call_whose_client_disconnects_before_it_is_processed_has_no_effect(lasting):
-    """A lock on the store blocks the core, so that calls wait and are not processed."""
+    """A lock on the store blocks the core each time that it tries to write, so that calls wait."""
     job = lasting.submit()
     path = "/api/v1/JobService/Cancel"
     body = json.dumps({"job_id": job})
 
-    def cancelled_calls():
+    def value_of(metric):
         text = http_client.get(lasting, "/metrics", token="").body
-        found = re.search(r'^trainyard_rpcs_total\{code="CANCELLED",method="Cancel"\} (\d+)', text, re.MULTILINE)
+        found = re.search(rf"^{re.escape(metric)} (\d+)", text, re.MULTILINE)
         return int(found[1]) if found else 0
+
+    def cancelled_calls():
+        return value_of('trainyard_rpcs_total{code="CANCELLED",method="Cancel"}')
 
     assert cancelled_calls() == 0
     store = sqlite3.connect(lasting.folder / "coordinator" / "store.db", isolation_level=None)
@@ -293,6 +296,8 @@ def test_a_call_whose_client_disconnects_before_it_is_processed_has_no_effect(la
         store.execute("BEGIN IMMEDIATE")
         pausing = pool.submit(http_client.post, lasting, "Pause", {"job_id": job}, Grpc_Timeout="60S")
         try:
+            # Until the store has refused the record of the pause, the core would carry out a Cancel.
+            harness.wait_until(lambda: value_of("trainyard_store_commit_failures_total") > 0, "the pause waits")
             for _ in range(30):
                 client = http_client.connect(lasting)
                 client.request("POST", path, body, http_client.headers_for(

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -323,54 +322,6 @@ TEST_F(SavesTest, CheckpointOfAnotherJob_IsComparedByItsSpec) {
   order.compare_spec = [](absl::string_view) { return std::vector<KeyChange>{{"train.steps", "2", "3"}}; };
   EXPECT_EQ(Run(order, changed), kExitDone) << log_.str();
   EXPECT_THAT(changed.FactsOf<RestoredFact>().at(0).changes, ElementsAre(KeyChange{"train.steps", "2", "3"}));
-}
-
-TEST_F(SavesTest, LossScaleThatIsFarTooHigh_IsLoweredUntilItFits) {
-  FakeLink link;
-  StartOrder order = Order("run", 60);
-  order.config.model.dropout = 0;
-  order.config.precision.param = order.config.precision.reduce = "fp16";
-  order.config.loss_scale.initial = std::ldexp(1.0, 40);
-
-  EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
-
-  ASSERT_THAT(link.steps(), SizeIs(60));
-  EXPECT_TRUE(link.steps()[15].skipped)
-      << "lowering the scale takes more steps than train.nonfinite_limit, which does not count them";
-  EXPECT_FALSE(link.steps()[59].skipped);
-}
-
-TEST_F(SavesTest, OverflowsThatTheHysteresisAbsorbs_DoNotEndTheJob) {
-  FakeLink link;
-  StartOrder order = Order("run", 60);
-  order.config.model.dropout = 0;
-  order.config.precision.param = order.config.precision.reduce = "fp16";
-  order.config.loss_scale.initial = std::ldexp(1.0, 40);
-  order.config.loss_scale.hysteresis = 15;  // more than train.nonfinite_limit
-
-  EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
-
-  ASSERT_THAT(link.steps(), SizeIs(60));
-  EXPECT_EQ(link.steps()[14].loss_scale, order.config.loss_scale.initial);
-  EXPECT_LT(link.steps()[15].loss_scale, order.config.loss_scale.initial);
-  EXPECT_FALSE(link.steps()[59].skipped);
-}
-
-// The first update makes the weights infinite, so that no loss is finite at any scale.
-TEST_F(SavesTest, LossesThatAreNotFiniteAtTheSmallestScale_EndTheJob) {
-  FakeLink link;
-  StartOrder order = Order("run", 60);
-  order.config.optimizer.lr = 1e6;
-  order.config.optimizer.clip_norm = 0;
-  order.config.precision.param = order.config.precision.reduce = "fp16";
-  order.config.loss_scale.initial = 8;
-  order.config.loss_scale.hysteresis = 5;
-  order.config.nonfinite_limit = 3;
-
-  EXPECT_EQ(Run(order, link), kExitRefused) << log_.str();
-
-  ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
-  EXPECT_THAT(link.FactsOf<RefusedFact>()[0].message, HasSubstr("train.nonfinite_limit: 3 steps in a row, "));
 }
 
 TEST_F(SavesTest, FilesOfARun_AreReadableByTheirOwnerOnlyAndAnExistingFolderIsUnchanged) {
