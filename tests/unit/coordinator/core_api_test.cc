@@ -174,14 +174,14 @@ TEST_F(CoreApi, MalformedPageToken_IsRefusedWithItsField) {
 TEST_F(CoreApi, Page_StaysBelowTheLimitOfAMessage) {
   v1::JobSpec large = MakeSpec(1);
   for (int i = 0; i < 80; ++i) large.mutable_train()->mutable_data()->add_text("/" + std::string(3'000, 'p'));
-  for (int i = 1; i <= 40; ++i) ASSERT_TRUE(harness_.Submit(large, IdOf(i)).status.ok());
+  for (int i = 1; i <= 30; ++i) ASSERT_TRUE(harness_.Submit(large, IdOf(i)).status.ok());
 
   const v1::ListResponse page = caller_.List(1'000);
 
   EXPECT_LT(page.ByteSizeLong(), limits::kGrpcMessageBytes / 2);
-  EXPECT_LT(page.jobs_size(), 40);
+  EXPECT_LT(page.jobs_size(), 30);
   EXPECT_GT(page.jobs_size(), 1);
-  EXPECT_EQ(page.jobs_size() + caller_.List(1'000, page.next_page_token()).jobs_size(), 40);
+  EXPECT_EQ(page.jobs_size() + caller_.List(1'000, page.next_page_token()).jobs_size(), 30);
 }
 
 TEST_F(CoreApi, VersionOfAJob_GrowsWithStoredChanges_NotWithSteps_AndNeverFallsBack) {
