@@ -108,7 +108,7 @@ class RunFolder {
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
 
 // Possible errors: FailedPrecondition if the folder holds anything except what RunFolder, trainctl and RecordData
-// (worker/data/data_check.h) create; the message tells the user to resume or to choose another folder.
+// (worker/data/data_check.h) create; the message asks the user to resume or to choose another folder.
 absl::Status CheckEmpty(const std::string& folder);
 
 // Lets ranks check that they see the same folder: rank 0 creates a token in it and sends its name to the others over

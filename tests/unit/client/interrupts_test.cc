@@ -1,4 +1,4 @@
-// The signals that end a waiting trainctl, and those that its caller has told it to ignore.
+// The signals that end a waiting trainctl, and those that its caller made it ignore.
 #include "client/interrupts.h"
 
 #include <gtest/gtest.h>
