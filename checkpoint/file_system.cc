@@ -74,11 +74,7 @@ class KernelFileSystem final : public FileSystem {
 
   absl::Status SyncFolder(const std::string& path) override { return trainyard::SyncFolder(path); }
 
-  absl::Status SyncFile(const std::string& path) override {
-    absl::StatusOr<int> fd = OpenRegularFile(path, O_RDONLY);
-    if (!fd.ok()) return fd.status();
-    return KernelFile(*fd, path).Sync();
-  }
+  absl::Status SyncFile(const std::string& path) override { return trainyard::SyncFile(path); }
 
   absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();

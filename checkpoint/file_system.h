@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/files.h"
 
 namespace trainyard {
 
@@ -59,5 +61,17 @@ class FileSystem {
 // the name survives a power cut. What was at `to` is at `from` afterwards, and the caller removes it. If the sync
 // fails, `to` is already in place.
 absl::Status PublishFolder(const std::string& from, const std::string& to, FileSystem& file_system);
+
+// As PublishFolder, for a name that was free when the caller began. `removal` is the absl::Cleanup that removes `from`;
+// it is cancelled if something is at `to` afterwards: another process may have made a folder there meanwhile, which is
+// at `from` then and is not ours to remove. If PublishFolder failed, that may be our own folder, and stays, too: the
+// error does not show whether the rename or the sync after it has failed.
+template <typename Removal>
+absl::Status PublishNewFolder(const std::string& from, const std::string& to, FileSystem& file_system,
+                              Removal& removal) {
+  absl::Status published = PublishFolder(from, to, file_system);
+  if (FileExists(to)) std::move(removal).Cancel();
+  return published;
+}
 
 }  // namespace trainyard

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -247,10 +246,7 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
     RETURN_IF_ERROR(write("README.md", is_gpt2 ? kReadme : absl::StrReplaceAll(kReadme, {{"GPT-2 ", ""}})));
   }
   RETURN_IF_ERROR(file_system.SyncFolder(partial));
-  absl::Status published = PublishFolder(partial, out, file_system);
-  // `partial` may be the folder of another process now; see ReshardCheckpoint.
-  if (FileExists(out)) std::move(remove_partial).Cancel();
-  return published;
+  return PublishNewFolder(partial, out, file_system, remove_partial);
 }
 
 absl::Status ExportAdapter(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& base,
@@ -270,10 +266,7 @@ absl::Status ExportAdapter(const Checkpoint& checkpoint, const ModelSizes& sizes
                                      JoinPath(partial, kAdapterWeightsName), file_system));
   RETURN_IF_ERROR(WriteText(JoinPath(partial, kAdapterConfigName), AdapterConfigText(source.model, base), file_system));
   RETURN_IF_ERROR(file_system.SyncFolder(partial));
-  absl::Status published = PublishFolder(partial, out, file_system);
-  // `partial` may be the folder of another process now; see ReshardCheckpoint.
-  if (FileExists(out)) std::move(remove_partial).Cancel();
-  return published;
+  return PublishNewFolder(partial, out, file_system, remove_partial);
 }
 
 }  // namespace trainyard

@@ -175,12 +175,7 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
   }
   const std::string text = ManifestText(manifest);
   RETURN_IF_ERROR(WriteManifest(partial, text, file_system));
-  absl::Status published = PublishFolder(partial, path, file_system);
-  // Another process may have created a folder at `path` since it was checked above. After the rename that folder is at
-  // `partial`, and is not ours to remove. If the rename itself failed, `partial` is our checkpoint, and stays, too: the
-  // error does not show whether the rename or the sync after it has failed.
-  if (FileExists(path)) std::move(remove_partial).Cancel();
-  RETURN_IF_ERROR(std::move(published));
+  RETURN_IF_ERROR(PublishNewFolder(partial, path, file_system, remove_partial));
   return SavedCheckpointOf(path, manifest, text);
 }
 

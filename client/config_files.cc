@@ -100,9 +100,7 @@ absl::Status Exists(const std::string& path) {
 // Gives a complete file its name, unless the name is taken. NFS and many FUSE file systems lack RENAME_NOREPLACE, and
 // some of those lack hard links, too.
 absl::Status RenameToNew(const std::string& temporary, const std::string& path, absl::string_view text) {
-  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
-  if (errno == EEXIST) return Exists(path);
-  if (link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  if (NameNewFile(temporary, path)) return absl::OkStatus();
   if (errno == EEXIST) return Exists(path);
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kTextMode);
   if (fd < 0) return errno == EEXIST ? Exists(path) : Failure("create", path);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -159,6 +160,17 @@ absl::Status SyncFolder(const std::string& path) {
   // Some file systems cannot sync a folder and return EINVAL.
   if (fsync(fd) != 0 && errno != EINVAL) return ErrnoStatus(errno, absl::StrCat("cannot sync folder ", folder));
   return absl::OkStatus();
+}
+
+absl::Status SyncFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  return fsync(fd) == 0 ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("cannot sync ", path));
+}
+
+bool NameNewFile(const std::string& temporary, const std::string& path) {
+  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return true;
+  return errno != EEXIST && link(temporary.c_str(), path.c_str()) == 0;
 }
 
 bool FileExists(const std::string& path) {

@@ -46,6 +46,11 @@ absl::Status MakeFolders(const std::string& path, mode_t mode = kPrivateFolderMo
 // The folders that MakeFolders would make, innermost first.
 std::vector<std::string> MissingFolders(const std::string& path);
 absl::Status SyncFolder(const std::string& path);
+absl::Status SyncFile(const std::string& path);
+// Gives the complete file `temporary` the name `path` unless that is taken: by a rename, or else by a hard link,
+// because some file systems support only one of them. Returns false with errno set: EEXIST if the name is taken. The
+// caller removes `temporary`, which may remain in any case.
+bool NameNewFile(const std::string& temporary, const std::string& path);
 
 bool FileExists(const std::string& path);
 

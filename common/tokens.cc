@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -90,9 +89,7 @@ absl::Status MakeTokenFile(const std::string& path, absl::string_view token) {
   if (written.ok() && fsync(fd) != 0) written = ErrnoStatus(errno, absl::StrCat("cannot write token file ", path));
   close(fd);
   RETURN_IF_ERROR(written);
-  // Neither call replaces a file that another program has made meanwhile. Some file systems support only one of them.
-  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
-  if (link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  if (NameNewFile(temporary, path)) return absl::OkStatus();
   return ErrnoStatus(errno, absl::StrCat("cannot put token file ", path, " in its place"));
 }
 

@@ -113,10 +113,13 @@ absl::StatusOr<ExpressionPtr> ExpressionParser::ParseBlockFilter() {
   return ExpressionPtr(std::move(node));
 }
 
+absl::Status ExpressionParser::CheckDepth() {
+  if (depth_ < kExpressionDepthMax) return absl::OkStatus();
+  return tokens_.Fail(absl::StrCat("brackets and signs are nested more than ", kExpressionDepthMax, " deep"));
+}
+
 absl::StatusOr<ExpressionParser::Node> ExpressionParser::Choice(bool with_choice) {
-  if (depth_ >= kExpressionDepthMax) {
-    return tokens_.Fail(absl::StrCat("brackets and signs are nested more than ", kExpressionDepthMax, " deep"));
-  }
+  RETURN_IF_ERROR(CheckDepth());
   ++depth_;
   const absl::Cleanup leave = [this] { --depth_; };
   if (!with_choice) return Or();
@@ -266,9 +269,7 @@ absl::StatusOr<ExpressionParser::Node> ExpressionParser::Unary() {
     ASSIGN_OR_RETURN(Node node, Primary());
     return Postfix(std::move(node));
   }
-  if (depth_ >= kExpressionDepthMax) {
-    return tokens_.Fail(absl::StrCat("brackets and signs are nested more than ", kExpressionDepthMax, " deep"));
-  }
+  RETURN_IF_ERROR(CheckDepth());
   ++depth_;
   const absl::Cleanup leave = [this] { --depth_; };
   Node sign = Make(negative ? ExpressionKind::kNegative : ExpressionKind::kPositive);

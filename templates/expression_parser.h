@@ -83,6 +83,7 @@ class ExpressionParser {
   absl::StatusOr<Node> Binary(Rule operand, std::initializer_list<std::pair<absl::string_view, Operation>> operations);
   absl::StatusOr<Node> Constant();
   bool AtTupleEnd() const;
+  absl::Status CheckDepth();
   Node Make(ExpressionKind kind) const;
 
   TokenStream& tokens_;

@@ -1,5 +1,4 @@
 // The store in one SQLite file. Write-ahead log and synchronous=FULL: a commit that has returned survives a power cut.
-#include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -283,12 +282,6 @@ absl::Status WithRestoreInstructions(const absl::Status& status, const std::stri
                                        "-shm && cp ", backup, " ", path)
                         : absl::StrCat("restore it from a copy of the state folder, or start with another --state");
   return absl::DataLossError(absl::StrCat(std::string(status.message()), "; the store was not used; ", how));
-}
-
-absl::Status SyncFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDWR));
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  return fsync(fd) == 0 ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("cannot sync ", path));
 }
 
 }  // namespace

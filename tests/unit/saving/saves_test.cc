@@ -34,30 +34,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-class SavesTest : public SmallJobTest {
+class SavesTest : public SmallRunTest {
  protected:
-  StartOrder Order(const std::string& run, uint64_t steps) {
-    StartOrder order = SmallOrder(run, steps);
-    order.config.batch_global = 4;
-    order.config.batch_micro = 2;
-    return order;
-  }
-  TrainerExit Run(const StartOrder& order, FakeLink& link, bool leave = false) {
-    log_.str("");
-    return RunRank(order, {.link = link,
-                           .file_system = FileSystem::Real(),
-                           .log = log_,
-                           .must_leave = [leave] { return leave; },
-                           .ledger = &Ledger::ForProcess()});
-  }
   static uint64_t SnapshotBytes(const FakeLink& link) {
     for (const MemoryUse& use : link.memory()) {
       if (use.kind == "snapshots") return use.bytes;
     }
     return 0;
   }
-
-  std::ostringstream log_;
 };
 
 TEST_F(SavesTest, EveryStep_IsSavedIfConfigured) {

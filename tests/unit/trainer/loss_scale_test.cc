@@ -3,11 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <sstream>
 
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
-#include "worker/diagnostics/ledger.h"
 #include "worker/trainer/run.h"
 
 namespace trainyard {
@@ -16,31 +14,20 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-class LossScaleTest : public SmallJobTest {
+class LossScaleTest : public SmallRunTest {
  protected:
-  StartOrder Order(const std::string& run, uint64_t steps) {
-    StartOrder order = SmallOrder(run, steps);
-    order.config.batch_global = 4;
-    order.config.batch_micro = 2;
+  StartOrder Fp16Order(double initial_scale) {
+    StartOrder order = Order("run", 60);
+    order.config.precision.param = order.config.precision.reduce = "fp16";
+    order.config.loss_scale.initial = initial_scale;
     return order;
   }
-  TrainerExit Run(const StartOrder& order, FakeLink& link) {
-    return RunRank(order, {.link = link,
-                           .file_system = FileSystem::Real(),
-                           .log = log_,
-                           .must_leave = [] { return false; },
-                           .ledger = &Ledger::ForProcess()});
-  }
-
-  std::ostringstream log_;
 };
 
 TEST_F(LossScaleTest, LossScaleThatIsFarTooHigh_IsLoweredUntilItFits) {
   FakeLink link;
-  StartOrder order = Order("run", 60);
+  StartOrder order = Fp16Order(std::ldexp(1.0, 40));
   order.config.model.dropout = 0;
-  order.config.precision.param = order.config.precision.reduce = "fp16";
-  order.config.loss_scale.initial = std::ldexp(1.0, 40);
 
   EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
 
@@ -52,10 +39,8 @@ TEST_F(LossScaleTest, LossScaleThatIsFarTooHigh_IsLoweredUntilItFits) {
 
 TEST_F(LossScaleTest, OverflowsThatTheHysteresisAbsorbs_DoNotEndTheJob) {
   FakeLink link;
-  StartOrder order = Order("run", 60);
+  StartOrder order = Fp16Order(std::ldexp(1.0, 40));
   order.config.model.dropout = 0;
-  order.config.precision.param = order.config.precision.reduce = "fp16";
-  order.config.loss_scale.initial = std::ldexp(1.0, 40);
   order.config.loss_scale.hysteresis = 15;  // more than train.nonfinite_limit
 
   EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
@@ -69,11 +54,9 @@ TEST_F(LossScaleTest, OverflowsThatTheHysteresisAbsorbs_DoNotEndTheJob) {
 // The first update makes the weights infinite, so that no loss is finite at any scale.
 TEST_F(LossScaleTest, LossesThatAreNotFiniteAtTheSmallestScale_EndTheJob) {
   FakeLink link;
-  StartOrder order = Order("run", 60);
+  StartOrder order = Fp16Order(8);
   order.config.optimizer.lr = 1e6;
   order.config.optimizer.clip_norm = 0;
-  order.config.precision.param = order.config.precision.reduce = "fp16";
-  order.config.loss_scale.initial = 8;
   order.config.loss_scale.hysteresis = 5;
   order.config.nonfinite_limit = 3;
 

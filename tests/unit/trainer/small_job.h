@@ -4,12 +4,15 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "tests/unit/link/fake_link.h"
 #include "tests/unit/temporary_folder.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/trainer/run.h"
 
 namespace trainyard {
@@ -42,6 +45,27 @@ class SmallJobTest : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
+};
+
+// Runs a single rank that has two micro-batches of two samples in each step.
+class SmallRunTest : public SmallJobTest {
+ protected:
+  StartOrder Order(const std::string& run, uint64_t steps) {
+    StartOrder order = SmallOrder(run, steps);
+    order.config.batch_global = 4;
+    order.config.batch_micro = 2;
+    return order;
+  }
+  TrainerExit Run(const StartOrder& order, FakeLink& link, bool leave = false) {
+    log_.str("");
+    return RunRank(order, {.link = link,
+                           .file_system = FileSystem::Real(),
+                           .log = log_,
+                           .must_leave = [leave] { return leave; },
+                           .ledger = &Ledger::ForProcess()});
+  }
+
+  std::ostringstream log_;  // of the newest run
 };
 
 }  // namespace trainyard
