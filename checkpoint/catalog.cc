@@ -86,6 +86,11 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
       found.checkpoint = *std::move(checkpoint);
       return found;
     }
+    if (absl::IsUnimplemented(checkpoint.status())) {
+      return absl::UnimplementedError(
+          absl::StrCat("checkpoint of step ", folder.step, ": ", checkpoint.status().message(),
+                       "; an older checkpoint is used only if you remove this one (trainctl checkpoint rm)"));
+    }
     found.damaged.push_back(
         absl::StrCat("checkpoint of step ", folder.step, " is damaged: ", checkpoint.status().message()));
   }

@@ -69,7 +69,8 @@ struct FindOptions {
   std::optional<uint64_t> before_step = {};  // only earlier steps
   bool verify_bytes = true;                  // false: only manifests, names and lengths are checked
 };
-// Finds the newest checkpoint that is undamaged and contains only finite values.
+// Finds the newest checkpoint that is undamaged and contains only finite values. Possible errors: Unimplemented: a
+// later version of the program wrote a newer one, so it is not known whether that is damaged; those of ListCheckpoints.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
 // The name that stands for the best checkpoint where a checkpoint is chosen: <run folder>/best.
@@ -85,7 +86,8 @@ absl::StatusOr<std::string> ResolveBest(const std::string& path);
 
 // Opens the checkpoint at the path that ResolveBest returns for `given`; if that path is a run folder, the checkpoint
 // that FindCheckpoint finds there. Adds to `skipped` a sentence for each newer checkpoint that cannot be used. Fails
-// with NotFound if there is no checkpoint, and with DataLoss if none can be used.
+// with NotFound if there is no checkpoint, with DataLoss if none can be used, and with Unimplemented if a later version
+// of the program wrote it.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
                                                                    std::vector<std::string>& skipped);
 

@@ -63,11 +63,13 @@ std::optional<RunEntry> EntryOf(const std::string& name) {
 }
 
 // Whether a run may resume from the entry: an undamaged checkpoint, or the complete partial of a save, which lacks only
-// its final name. A partial that is being removed never becomes a checkpoint.
+// its final name. A partial that is being removed never becomes a checkpoint. What a later version of the program wrote
+// cannot be verified here, and counts as undamaged.
 bool MayResumeFrom(const RunEntry& entry) {
   if (entry.kind == RunEntry::Kind::kOrphan) return false;
   if (entry.kind == RunEntry::Kind::kPartial && !SaveOfPartialName(entry.name).has_value()) return false;
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(entry.path, {});
+  if (absl::IsUnimplemented(verified.status())) return true;
   return verified.ok() && verified->problems.empty() && verified->manifest->step == entry.step &&
          verified->manifest->nonfinite.empty();
 }

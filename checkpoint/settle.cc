@@ -63,11 +63,16 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
   const std::string partial = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified;
   std::string reason = WhyNotPublished(partial, name, options, verified);
+  // A later version of the program wrote the partial, which may hold the newest state of the run.
+  if (absl::IsUnimplemented(verified.status())) return verified.status();
   if (reason.empty()) {
     const uint64_t step = verified->manifest->step;
     const std::string path = JoinPath(run_folder, StepFolderName(step));
     const bool replaces = FileExists(path);
-    if (!replaces || !IsUndamaged(VerifyCheckpoint(path, {}), step)) {
+    absl::StatusOr<VerifiedCheckpoint> present = absl::NotFoundError(path);
+    if (replaces) present = VerifyCheckpoint(path, {});
+    if (absl::IsUnimplemented(present.status())) return present.status();
+    if (!IsUndamaged(present, step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
       RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
       messages.push_back(absl::StrCat(name, " was complete and ", replaces ? "replaces " : "becomes ", path,
@@ -98,6 +103,7 @@ void SettleReplaced(const std::string& run_folder, const std::string& name, bool
                     std::vector<std::string>& messages) {
   const std::string old = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(old, {});
+  if (absl::IsUnimplemented(verified.status())) return;  // left for the later version of the program that wrote it
   const bool good = verified.ok() && verified->manifest.has_value() && verified->problems.empty();
   const std::string path = good ? JoinPath(run_folder, StepFolderName(verified->manifest->step)) : "";
   if ((!good || FileExists(path)) && !removes) return;

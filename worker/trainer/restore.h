@@ -50,8 +50,9 @@ struct LockedFolder {
 // FailedPrecondition if the folder is not empty and the job does not resume, if it must resume and there is no
 // checkpoint (unless a fresh start is allowed), or if the checkpoint is beyond the job's last step; DataLoss if there
 // are checkpoints but none can be trusted; NotFound (IsCheckpointMissing) if neither the requested checkpoint nor any
-// other exists. Resumes from checkpoints of another job only if the user requested that. Settles partial folders first,
-// but removes nothing before the job has claimed the folder.
+// other exists; Unimplemented if a later version of the program wrote the newest one (IsCheckpointMissing holds for it
+// if the job has recorded a checkpoint). Resumes from checkpoints of another job only if the user requested that.
+// Settles partial folders first, but removes nothing before the job has claimed the folder.
 absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const LockedFolder& folder,
                                                 FileSystem& file_system);
 
@@ -82,8 +83,8 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
                                               AnnouncedCheckpoint announced, Communicator& communicator,
                                               LoadCheckpoint load);
 
-// Returns whether the only problem is that this host does not see the checkpoint. Another host may see it, or this host
-// may see it later.
+// Returns whether the only problem is that this host does not see the checkpoint, or that its trainer is too old to
+// read it. Another host may read it, or this host may read it later.
 bool IsCheckpointMissing(const absl::Status& status);
 absl::Status CheckpointMissing(absl::Status status);  // makes IsCheckpointMissing true for the error
 

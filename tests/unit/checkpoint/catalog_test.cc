@@ -11,6 +11,7 @@
 namespace trainyard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -66,6 +67,22 @@ TEST(CatalogTest, Find_WithADamagedNewestCheckpoint_ReturnsTheOneBeforeAndTheRea
   EXPECT_EQ(found->checkpoint->manifest().step, 200u);
   ASSERT_EQ(found->damaged.size(), 1u);
   EXPECT_THAT(found->damaged[0], HasSubstr("checkpoint of step 300 is damaged"));
+}
+
+// It may be good, so using the one before would give up steps, which later saves would then overwrite.
+TEST(CatalogTest, Find_WithANewestCheckpointOfALaterVersion_FailsAndNamesBothVersions) {
+  TemporaryFolder folder;
+  WriteStep(folder, 100);
+  MakeLaterVersion(WriteStep(folder, 200));
+  std::vector<std::string> skipped;
+
+  const absl::Status status = FindCheckpoint(folder.path()).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("checkpoint of step 200"), HasSubstr("version 99"), HasSubstr("versions up to 4")));
+  EXPECT_EQ(FindCheckpoint(folder.path(), {.before_step = 200})->checkpoint->manifest().step, 100u);
+  EXPECT_EQ(OpenCheckpointOrNewest(folder.path(), skipped).status().code(), absl::StatusCode::kUnimplemented);
 }
 
 TEST(CatalogTest, Find_ReturnsTheNewest) {

@@ -80,6 +80,15 @@ TEST_F(InventoryTest, Remove_NeverRemovesTheLastGoodCheckpoint) {
   EXPECT_FALSE(Remove({"step-00000200"}).ok());
 }
 
+TEST_F(InventoryTest, Remove_OfTheLastCheckpoint_IsRefusedAlsoIfALaterVersionWroteIt) {
+  for (uint64_t step : {100, 200}) MakeLaterVersion(Write(step));
+
+  EXPECT_TRUE(Remove({"step-00000100"}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Remove({"step-00000200"})));
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000200"));
+}
+
 TEST_F(InventoryTest, Remove_OfOnlyDamagedCheckpoints_IsAllowed) {
   Damage(Write(100));
 

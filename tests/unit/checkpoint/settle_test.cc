@@ -228,6 +228,29 @@ TEST_F(SettleTest, ReplacedCheckpointThatCannotBeRemoved_IsReported) {
   EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
 }
 
+// An older program, for example after a return to the previous release, cannot decide what such folders are.
+TEST_F(SettleTest, FoldersOfALaterVersion_AreNeitherRemovedNorReplaced) {
+  Partial(100, 3);
+  Checkpoint(200);
+  Partial(200, 3);
+  const std::string replaced = absl::StrCat(folder_ / "step-00000050", kReplacedSuffix);
+  std::filesystem::copy(folder_ / "step-00000200", replaced, std::filesystem::copy_options::recursive);
+  MakeLaterVersion(replaced);
+
+  MakeLaterVersion(PartialPathOf(100, 3));
+  const absl::Status with_partial = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, FileSystem::Real()).status();
+  std::filesystem::remove_all(PartialPathOf(100, 3));
+  MakeLaterVersion(folder_ / "step-00000200");
+  const absl::Status with_checkpoint =
+      SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, FileSystem::Real()).status();
+  std::filesystem::remove_all(PartialPathOf(200, 3));
+  Settle(std::nullopt);
+
+  EXPECT_EQ(with_partial.code(), absl::StatusCode::kUnimplemented) << with_partial;
+  EXPECT_EQ(with_checkpoint.code(), absl::StatusCode::kUnimplemented) << with_checkpoint;
+  EXPECT_THAT(Names(), ElementsAre("step-00000050.replaced", "step-00000200"));
+}
+
 TEST_F(SettleTest, Sweep_RemovesNoPartialOfItsOwnGeneration) {
   Partial(100, 3);
   Partial(200, 2);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/import_writer.h"
+#include "checkpoint/manifest.h"
 #include "common/files.h"
 #include "common/hash.h"
 #include "tests/unit/checkpoint/forwarding_disk.h"
@@ -106,6 +107,20 @@ inline void FlipBit(const std::string& path, uint64_t at, int bit) {
   close(fd);
 }
 inline void FlipByte(const std::string& path, size_t at) { FlipBit(path, at, 5); }
+
+// Gives the manifest of the checkpoint a later version than this program reads, and the right hash.
+inline void MakeLaterVersion(const std::string& checkpoint) {
+  const std::string path = JoinPath(checkpoint, kManifestName);
+  absl::StatusOr<std::string> text = ReadFile(path);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const std::string version = absl::StrCat("\"version\": ", kManifestVersion);
+  ASSERT_NE(text->find(version), std::string::npos);
+  text->replace(text->find(version), version.size(), "\"version\": 99");
+  const size_t hash = std::strlen("{\n \"hash\": \"");
+  text->replace(hash, 32, std::string(32, '0'));
+  text->replace(hash, 32, HashHex(*text));
+  ASSERT_TRUE(WriteFileAtomically(path, *text).ok());
+}
 
 // A disk on which another process makes the folder `to` right before a finished folder gets that name.
 class RivalDisk final : public ForwardingDisk {

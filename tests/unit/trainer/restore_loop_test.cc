@@ -185,6 +185,31 @@ TEST_F(RestoreLoopTest, AnotherCheckpointOfThatName_IsNotUsed) {
   }
 }
 
+// The trainers of two hosts are of an earlier version than the one that wrote the checkpoint.
+TEST_F(RestoreLoopTest, CheckpointOfALaterVersion_IsRefusedAndNoOlderOneIsLoaded) {
+  const auto ranks = Restore(
+      3, [](int, uint64_t) { return absl::OkStatus(); }, [&] { MakeLaterVersion(folder_ / "step-00000300"); });
+
+  EXPECT_EQ(ranks[1].status.code(), absl::StatusCode::kUnimplemented) << ranks[1].status;
+  EXPECT_FALSE(IsCheckpointMissing(ranks[1].status));
+  EXPECT_TRUE(absl::IsUnavailable(ranks[0].status)) << ranks[0].status;
+  EXPECT_THAT(std::string(ranks[0].status.message()), AllOf(HasSubstr("rank 1 on w2: "), HasSubstr("version 99")));
+  for (const RestoreOutcome& rank : ranks) EXPECT_EQ(rank.step, 0u);
+}
+
+TEST_F(RestoreLoopTest, JobWithARecordedCheckpointOfALaterVersion_MayResumeOnAnotherHost) {
+  MakeLaterVersion(folder_ / "step-00000300");
+  StartOrder order = Order(1, 0);
+
+  const absl::Status refused = ChooseRestorePoint(order, {}, FileSystem::Real()).status();
+  order.restart_step = 300;
+  const absl::Status elsewhere = ChooseRestorePoint(order, {}, FileSystem::Real()).status();
+
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+  EXPECT_FALSE(IsCheckpointMissing(refused));
+  EXPECT_TRUE(IsCheckpointMissing(elsewhere)) << elsewhere;
+}
+
 // The expected result: the newest checkpoint that all can load, unless a rank refuses one that is newer.
 TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
   constexpr int kCases = 200, kWorld = 4;
