@@ -43,6 +43,12 @@ def test_stopping_the_worker_unit_leaves_its_trainers_alone():
     assert "\nKillMode=process\n" in text and "--stop-trainers" not in text and "PrivateTmp" not in text
 
 
+def test_units_are_restarted_without_a_limit():
+    for path in SYSTEMD.glob("*.service"):
+        unit, service = path.read_text().split("\n[Service]\n")
+        assert "\nStartLimitIntervalSec=0\n" in unit and "\nRestart=always\n" in service, path
+
+
 def test_user_and_folders_of_the_units_are_declared():
     user = re.search(r"^u (\w+) ", (SYSTEMD / "trainyard.sysusers").read_text(), re.M)[1]
     for path in SYSTEMD.glob("*.service"):
