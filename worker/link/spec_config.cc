@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/version.h"
 #include "spec/job_layout.h"
 #include "spec/model_sizes.h"
 #include "trainyard/v1/job.pb.h"
@@ -37,6 +38,28 @@ absl::Status CheckTexts(const google::protobuf::Message& message, const std::str
         if (text.find('\0') == std::string::npos) continue;
         return absl::InvalidArgumentError(absl::StrCat(at, " '", absl::CHexEscape(text), "' holds a zero byte"));
       }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Refuses values of enums that this program does not know: it would read them as the default. A newer coordinator
+// accepts them.
+absl::Status CheckEnums(const google::protobuf::Message& message, const std::string& path) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (field->is_repeated()) continue;  // a JobSpec has no lists of enums or messages
+    const std::string at = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
+    if (field->message_type() != nullptr) {
+      RETURN_IF_ERROR(CheckEnums(reflection.GetMessage(message, field), at));
+    } else if (field->enum_type() != nullptr) {
+      const int number = reflection.GetEnumValue(message, field);
+      if (field->enum_type()->FindValueByNumber(number) != nullptr) continue;
+      return absl::InvalidArgumentError(absl::StrCat(at, " has the value ", number, ", which version ", kVersion,
+                                                     " does not know: install the coordinator's version of trainyard "
+                                                     "on this host"));
     }
   }
   return absl::OkStatus();
@@ -299,6 +322,7 @@ absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   v1::JobSpec spec;
   RETURN_IF_ERROR(Parse(spec_bytes, spec));
+  RETURN_IF_ERROR(CheckEnums(spec, ""));
   TrainConfig config;
   config.job_name = spec.name();
   if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;

@@ -8,8 +8,8 @@
 
 namespace trainyard {
 
-// Possible errors: InvalidArgument if the bytes are not a JobSpec or lack a value that resolving must have decided; the
-// message names the key.
+// Possible errors: InvalidArgument if the bytes are not a JobSpec, lack a value that resolving must have decided, or
+// have a value of an enum that only a newer version knows; the message names the key.
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes);
 
 // Reads only the model, the precision, and of the data the text, the JSONL, its fields and the tokenizer's path; all

@@ -56,6 +56,21 @@ TEST(SpecConfigTest, EveryKey_IsConverted) {
   EXPECT_EQ(config->data.text, std::vector<std::string>{"/data"});
 }
 
+// During an upgrade, the coordinator may know more values than the trainer, which would train with the default.
+TEST(SpecConfigTest, UnknownValueOfAnEnum_IsRefused) {
+  v1::JobSpec schedule = SmallSpec();
+  schedule.mutable_train()->mutable_schedule()->set_kind(static_cast<v1::ScheduleKind>(99));
+  v1::JobSpec device = SmallSpec();
+  device.mutable_resources()->set_device(static_cast<v1::Device>(98));
+
+  const absl::Status unknown_schedule = ConfigFromSpec(schedule.SerializeAsString()).status();
+  const absl::Status unknown_device = ConfigFromSpec(device.SerializeAsString()).status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(unknown_schedule)) << unknown_schedule;
+  EXPECT_THAT(std::string(unknown_schedule.message()), HasSubstr("train.schedule.kind has the value 99"));
+  EXPECT_THAT(std::string(unknown_device.message()), HasSubstr("resources.device has the value 98"));
+}
+
 TEST(SpecConfigTest, Probe_NeedsNoKeysOfTraining) {
   v1::JobSpec spec;
   spec.set_name("probe");
