@@ -110,7 +110,10 @@ void Turn::EnterState(Job& job, v1::JobState from) {
     job.current.unconfirmed.clear();
     job.head().set_unreachable(false);
   }
-  if (to == v1::JOB_STATE_PAUSED) PushAll(job);
+  if (to == v1::JOB_STATE_PAUSED) {
+    PushAll(job);
+    ScheduleAll();  // slots or a quota may have been kept for the job
+  }
   if (to == v1::JOB_STATE_QUEUED) {
     Enqueue(job);
     Schedule(job);
