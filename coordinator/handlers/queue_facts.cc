@@ -117,12 +117,18 @@ WaitingJob MakeWaitingJob(const Turn& turn, const Job& job, const std::vector<Ho
                      .continues = ContinuesInQueue(job),
                      .had_ranks = static_cast<uint32_t>(job.ranks.size()),
                      .kept = KeepsSlots(job),
+                     .left = {},
                      .wants_gpus = false,
                      .is_preempting = false,
                      .victims = EndingFor(turn.state, job),
                      .waited = turn.now - job.waiting_since,
                      .not_yet = NotYet(turn, job),
                      .placement = MakePlacementFacts(turn.now, job, hosts)};
+  for (const auto& [name, ranks] : job.ranks_on) {
+    // A new host with the name of a forgotten one does not list the job.
+    const auto host = turn.state.hosts.find(name);
+    if (host != turn.state.hosts.end() && !host->second.jobs.contains(job.id)) waiting.left.insert(name);
+  }
   waiting.is_preempting = !waiting.victims.empty();
   waiting.wants_gpus = waiting.placement.needs_gpu;
   if (!job.head().spec().resources().has_device() || ChoosesDeviceItself(job)) {

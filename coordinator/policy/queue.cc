@@ -103,10 +103,12 @@ class Pass {
     return outcome;
   }
 
-  // The ranks of the job's last group, by host.
+  // The ranks of the job's last group whose slots are kept, by host.
   static RanksByHost OwnRanks(const WaitingJob& job) {
     std::map<HostName, uint32_t> ranks;
-    for (const HostName& host : job.placement.previous) ranks[host]++;
+    for (const HostName& host : job.placement.previous) {
+      if (!job.left.contains(host)) ranks[host]++;
+    }
     return {ranks.begin(), ranks.end()};
   }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ struct WaitingJob {
   bool continues = false;      // it starts again; the use of its pool still includes it
   uint32_t had_ranks = 0;      // of a job that continues: the ranks of its last group
   bool kept = false;           // the slots of its last group are kept for it, so they are not free
+  std::set<HostName> left;     // hosts of its last group on which no slots are kept, because they were forgotten
   bool wants_gpus = false;     // each of its ranks may compute on a GPU
   bool is_preempting = false;  // jobs are ending for it
   std::vector<JobId> victims;  // the jobs that are ending for it
