@@ -38,6 +38,7 @@ RunningJob MakeRunningJob(const Turn& turn, const Job& job) {
                      .pool = PoolOf(turn.state.options.queue, job.namespace_name()),
                      .priority = job.priority(),
                      .ranks = {},
+                     .ended = 0,
                      .cpus = job.head().spec().command().cpus(),
                      .gpus = UseOf(turn.state, job).gpus,
                      .ending = job.state() == v1::JOB_STATE_STOPPING,
@@ -45,9 +46,10 @@ RunningJob MakeRunningJob(const Turn& turn, const Job& job) {
                      .unsaved_ms = 0,
                      .began = job.current.running_since};
   for (const auto& [host, ranks] : job.ranks_on) {
-    const auto count =
-        std::count_if(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
-    if (count > 0) running.ranks.emplace_back(host, static_cast<uint32_t>(count));
+    const auto count = static_cast<uint32_t>(
+        std::count_if(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); }));
+    if (count > 0) running.ranks.emplace_back(host, count);
+    running.ended += static_cast<uint32_t>(ranks.size()) - count;
   }
   if (running.ending) return running;
   running.protection = ProtectionOf(turn, job);

@@ -258,7 +258,7 @@ class Pass {
     PoolUse use = found == use_.end() ? PoolUse() : found->second;
     for (const RunningJob& job : facts_.running) {
       if (job.pool != pool || !(job.ending || victims_.contains(job.id))) continue;
-      RemoveUse(use, {.slots = CountRanks(job.ranks), .gpus = job.gpus, .running = 1});
+      RemoveUse(use, {.slots = CountRanks(job.ranks) + job.ended, .gpus = job.gpus, .running = 1});
     }
     return use;
   }

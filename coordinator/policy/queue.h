@@ -57,8 +57,9 @@ struct RunningJob {
   JobId id;
   std::string pool;
   uint32_t priority = kDefaultPriority;
-  RanksByHost ranks;
-  uint32_t cpus = 0;  // of each rank
+  RanksByHost ranks;   // those that have not ended
+  uint32_t ended = 0;  // the number of the others, which the use of its pool includes until the whole job has ended
+  uint32_t cpus = 0;   // of each rank
   uint64_t gpus = 0;
   bool ending = false;      // it is ending already, so its slots become free
   std::string protection;   // why it must not be preempted: "job ab12 is protected for 5m"; empty: it may
