@@ -280,7 +280,8 @@ struct LogReader {
 struct State {
   CoreOptions options;
   absl::Time started_at;
-  absl::Duration away;  // by how much the core's time is behind the steady clock, after the process was stopped
+  absl::Duration away;          // by how much the core's time is behind the steady clock, after the process was stopped
+  bool hosts_had_time = false;  // HostsHadTime was true in a tick, and the waiting jobs were considered then
 
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job

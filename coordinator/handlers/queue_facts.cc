@@ -28,7 +28,7 @@ bool ContinuesInQueue(const Job& job) {
 
 // Whether every known host has attached, or has had the time to attach.
 bool IsSettled(const Turn& turn) {
-  if (turn.now - turn.state.started_at >= 2 * turn.state.options.lease) return true;
+  if (HostsHadTime(turn)) return true;
   return std::all_of(turn.state.hosts.begin(), turn.state.hosts.end(),
                      [](const auto& host) { return host.second.attached(); });
 }
@@ -67,6 +67,8 @@ std::string NotYet(const Turn& turn, const Job& job) {
 }
 
 }  // namespace
+
+bool HostsHadTime(const Turn& turn) { return turn.now - turn.state.started_at >= 2 * turn.state.options.lease; }
 
 std::vector<HostName> HostsOfRanks(const Job& job) {
   std::vector<HostName> hosts;

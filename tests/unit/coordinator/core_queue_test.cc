@@ -440,6 +440,30 @@ TEST(CoreQueue, SlotsThatWereKeptForAJobThatMoves_AreUsedAtOnce) {
   EXPECT_EQ(harness.StateOf(kHigh), v1::JOB_STATE_PLACED) << harness.Get(kHigh).reason();
 }
 
+// Regression: a job that waited only because hosts were still connecting was not considered again when they had had the
+// time to do so.
+TEST(CoreQueue, AfterARestart_AHostThatDoesNotComeBack_DelaysJobsOnlyForAMoment) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  for (FakeHost* host : {&first, &second}) {
+    host->Attach();
+    harness.SetHostState(host->name, v1::SetHostRequest::ACTION_CORDON);
+  }
+  harness.Submit(MakeQueuedSpec(2, 90), kHigh);
+  harness.Submit(MakeQueuedSpec(1, 10), kLow);
+  harness.Advance(absl::Minutes(11));
+  first.Disconnect();
+  second.Disconnect();
+  harness.Restart();
+  first.Attach();
+  harness.SetHostState("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  EXPECT_EQ(harness.StateOf(kLow), v1::JOB_STATE_QUEUED) << "the job of two ranks is ahead, and w2 may still attach";
+
+  harness.Advance(absl::Seconds(8));
+
+  EXPECT_EQ(harness.StateOf(kLow), v1::JOB_STATE_PLACED) << harness.Get(kLow).reason();
+}
+
 // A store of an earlier version has no priorities, namespaces or admissions.
 TEST(CoreQueue, JobsOfAnEarlierVersion_HaveTheDefaults) {
   QueuedHost one(2, QueueRules());
