@@ -153,8 +153,8 @@ Output Turn::Finish() {
     if (std::exchange(schedule_all_, false)) to_schedule = state.queue;
     if (!to_schedule.empty()) PlaceJobs(*this, to_schedule);
   }
+  SendToWatchers();  // before their jobs may be removed from the history
   PruneFinished(*this);
-  SendToWatchers();
   SendDesired();
   WriteRecords();
   return std::move(output_);

@@ -54,7 +54,7 @@ class Harness {
     CoreOptions options{.cluster_id = "cluster",
                         .incarnation = Incarnation(++incarnation_),
                         .lease = lease_,
-                        .finished_jobs = 20,
+                        .finished_jobs = finished_jobs,
                         .queue = queue};
     auto made = Core::New(options, all, now);
     ASSERT_TRUE(made.ok()) << made.status();
@@ -264,7 +264,8 @@ class Harness {
     return count;
   }
 
-  QueueRules queue;  // of the next coordinator
+  QueueRules queue;             // of the next coordinator
+  uint32_t finished_jobs = 20;  // kept by the next coordinator
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   std::unique_ptr<Core> core;
   std::map<std::string, std::string> records;
