@@ -135,6 +135,7 @@ struct GenerationState {
   ValueStore store;
   std::deque<StepMark> step_marks;  // of the newest steps, by step
   HangWatch hang;
+  bool failure_counted = false;   // its failure is in the metrics
   bool network_slow = false;      // a notice that its ranks wait for the network was published
   bool saves_on_request = false;  // the script of a command has called should_save
 };

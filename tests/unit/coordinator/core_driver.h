@@ -290,6 +290,7 @@ class Harness {
   bool crashed = false;
   std::vector<JobPublished> published;
   std::vector<SaveCounted> saves;
+  std::vector<std::string> failures;  // the causes of the failed generations that were counted
   std::map<DroppedKind, uint64_t> events_dropped;
 
   SessionId NewSession() { return SessionId(++sessions_); }
@@ -339,7 +340,7 @@ class Harness {
   void On(JobPublished& event) { published.push_back(std::move(event)); }
   void On(EventsDropped& dropped) { events_dropped[dropped.kind] += dropped.count; }
   void On(JobForgotten&) {}
-  void On(FailureCounted&) {}
+  void On(FailureCounted& failure) { failures.push_back(failure.cause); }
   void On(SaveCounted& save) { saves.push_back(save); }
   void On(JobEnded&) {}
   void On(WebhookDue& due) { webhooks.push_back(std::move(due)); }

@@ -403,6 +403,7 @@ TEST(CoreQueue, SlotsThatWereKeptForAPausedJob_AreUsedAtOnce) {
 
   EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_PAUSED);
   EXPECT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_PLACED) << one.Get(kHigh).reason();
+  EXPECT_THAT(one.harness.failures, ElementsAre("signal", "signal")) << "each generation is counted once";
 }
 
 TEST(CoreQueue, SlotsThatWereReservedForAPausedJob_AreUsedAtOnce) {
