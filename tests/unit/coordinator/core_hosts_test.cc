@@ -251,6 +251,22 @@ TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
   EXPECT_THAT(harness.Decisions(kJob), Contains("operator: host w2 is drained: new disk"));
 }
 
+// Regression: the job ended as CANCELLED, and the steps since its last checkpoint were lost.
+TEST(CoreHosts, DrainNow_DuringACancellationWithASave_MovesTheJob) {
+  ServingHosts two;
+  FakeHost spare(two.harness, "w3", 1, 33);
+  spare.Attach();
+  ASSERT_TRUE(two.harness.CancelSaved(kJob).status.ok());
+
+  two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_DRAIN, "", /*immediately=*/true);
+  two.first.Apply();
+  two.second.Apply();
+
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << two.harness.Get(kJob).reason();
+  EXPECT_EQ(two.harness.Get(kJob).ranks(1).host(), "w3");
+  EXPECT_THAT(two.harness.Decisions(kJob), Contains(HasSubstr("the job was not cancelled: host w2 is drained")));
+}
+
 TEST(CoreHosts, DrainedHost_HasNoJobsOnceItsRanksHaveEnded_EvenIfTheJobMustWait) {
   ServingHosts two;
   auto& [harness, first, second] = two;
