@@ -94,22 +94,13 @@ class Pass {
     PlacementFacts wanted = job.placement;
     wanted.min_ranks = MinRanks(job.placement);
     if (quota.ranks > 0) wanted.ranks = quota.ranks;
-    const RanksByHost kept = job.kept ? OwnRanks(job) : RanksByHost();
+    const RanksByHost kept = KeptRanks(job);
     for (Hosts* hosts : {&hosts_, &open_, &future_}) Free(*hosts, kept, job.placement.cpus);
     QueueOutcome outcome = quota.ranks == 0 ? WaitForQuota(job, wanted, quota) : Place(job, wanted);
     if (!outcome.start.has_value()) {
       for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, kept, job.placement.cpus);
     }
     return outcome;
-  }
-
-  // The ranks of the job's last group whose slots are kept, by host.
-  static RanksByHost OwnRanks(const WaitingJob& job) {
-    std::map<HostName, uint32_t> ranks;
-    for (const HostName& host : job.placement.previous) {
-      if (!job.left.contains(host)) ranks[host]++;
-    }
-    return {ranks.begin(), ranks.end()};
   }
 
   QueueOutcome WaitForQuota(const WaitingJob& job, const PlacementFacts& wanted, const QuotaDecision& quota) {
@@ -357,6 +348,15 @@ class Pass {
 };
 
 }  // namespace
+
+RanksByHost KeptRanks(const WaitingJob& job) {
+  if (!job.kept) return {};
+  std::map<HostName, uint32_t> ranks;
+  for (const HostName& host : job.placement.previous) {
+    if (!job.left.contains(host)) ranks[host]++;
+  }
+  return {ranks.begin(), ranks.end()};
+}
 
 const char* WaitCauseName(WaitCause cause) {
   constexpr const char* kNames[] = {"", "slots", "quota", "preemption", "behind", "delay"};

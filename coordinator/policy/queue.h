@@ -52,6 +52,9 @@ struct WaitingJob {
   PlacementFacts placement;  // without hosts
 };
 
+// The ranks of the job's last group whose slots are kept for it, by host.
+RanksByHost KeptRanks(const WaitingJob& job);
+
 // A job with a group.
 struct RunningJob {
   JobId id;
