@@ -135,6 +135,7 @@ struct GenerationState {
   ValueStore store;
   std::deque<StepMark> step_marks;  // of the newest steps, by step
   HangWatch hang;
+  bool failure_counted = false;   // its failure is in the metrics
   bool network_slow = false;      // a notice that its ranks wait for the network was published
   bool saves_on_request = false;  // the script of a command has called should_save
 };
@@ -280,7 +281,8 @@ struct LogReader {
 struct State {
   CoreOptions options;
   absl::Time started_at;
-  absl::Duration away;  // by how much the core's time is behind the steady clock, after the process was stopped
+  absl::Duration away;          // by how much the core's time is behind the steady clock, after the process was stopped
+  bool hosts_had_time = false;  // HostsHadTime was true in a tick, and the waiting jobs were considered then
 
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job

@@ -110,7 +110,10 @@ void Turn::EnterState(Job& job, v1::JobState from) {
     job.current.unconfirmed.clear();
     job.head().set_unreachable(false);
   }
-  if (to == v1::JOB_STATE_PAUSED) PushAll(job);
+  if (to == v1::JOB_STATE_PAUSED) {
+    PushAll(job);
+    ScheduleAll();  // slots or a quota may have been kept for the job
+  }
   if (to == v1::JOB_STATE_QUEUED) {
     Enqueue(job);
     Schedule(job);
@@ -150,8 +153,8 @@ Output Turn::Finish() {
     if (std::exchange(schedule_all_, false)) to_schedule = state.queue;
     if (!to_schedule.empty()) PlaceJobs(*this, to_schedule);
   }
+  SendToWatchers();  // before their jobs may be removed from the history
   PruneFinished(*this);
-  SendToWatchers();
   SendDesired();
   WriteRecords();
   return std::move(output_);

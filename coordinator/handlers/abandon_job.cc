@@ -57,6 +57,10 @@ v1::CheckpointInfo NewestOf(const Job& job) {
 bool MayAbandon(Turn& turn, Job& job) {
   // The program of a command finds out by itself what it resumes from.
   if (job.head().spec().has_command()) return true;
+  // A job that was cancelled or has failed resumes from nothing.
+  const bool is_end_decided =
+      job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+  if (is_end_decided) return true;
   const v1::CheckpointInfo newest = NewestOf(job);
   if (newest.path().empty()) return true;  // the job starts from the beginning on any host
   std::vector<std::string> excluded;

@@ -7,7 +7,8 @@
 
 namespace trainyard {
 
-// Returns whether the job needs no checkpoint, or enough hosts are known to have it; queries the other hosts.
+// Returns whether the job needs no checkpoint (it does not start again, or has none), or enough hosts are known to have
+// it; queries the other hosts.
 bool MayAbandon(Turn& turn, Job& job);
 
 // Removes the queries, because a host of the job can be reached again or the job has been started elsewhere.

@@ -134,9 +134,10 @@ bool AdvanceDone(Turn& turn, Job& job) {
   return true;
 }
 
-// Counts the failure once all ranks have ended, because the first report may come from a peer that does not know the
-// cause.
-void CountFailure(Turn& turn, const Job& job) {
+// Counts the failure of a generation, once all its ranks have ended, because the first report may come from a peer that
+// does not know the cause. A job that was to start again may be paused, so this may be called twice.
+void CountFailure(Turn& turn, Job& job) {
+  if (std::exchange(job.current.failure_counted, true)) return;
   turn.Emit(FailureCounted{std::string(FailureKindName(job.record.failure().kind()))});
 }
 

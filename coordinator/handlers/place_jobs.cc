@@ -180,12 +180,16 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
   // Every pass includes the overdue and the preempting jobs, so that slots are kept for them.
   indexes.insert(state.overdue.begin(), state.overdue.end());
   indexes.insert(state.preempting.begin(), state.preempting.end());
+  const bool is_partial = indexes.size() < state.queue.size();
   QueueView view = MakeQueueView(turn, indexes);
   view.facts.reasons = kReasons;
   for (QueueOutcome& outcome : DecideQueue(view.facts)) {
     const WaitingJob& waiting = view.facts.waiting[outcome.waiting];
     Job& job = turn.state.jobs.at(waiting.id);
     if (outcome.start.has_value()) {
+      // The slots that were kept or reserved for the job, and that it does not use, are free for the other jobs.
+      const bool was_reserved = state.overdue.contains(waiting.index) || waiting.is_preempting;
+      if (waiting.kept || (is_partial && was_reserved)) turn.ScheduleAll();
       Place(turn, job, outcome);
       continue;
     }

@@ -28,7 +28,7 @@ bool ContinuesInQueue(const Job& job) {
 
 // Whether every known host has attached, or has had the time to attach.
 bool IsSettled(const Turn& turn) {
-  if (turn.now - turn.state.started_at >= 2 * turn.state.options.lease) return true;
+  if (HostsHadTime(turn)) return true;
   return std::all_of(turn.state.hosts.begin(), turn.state.hosts.end(),
                      [](const auto& host) { return host.second.attached(); });
 }
@@ -38,6 +38,7 @@ RunningJob MakeRunningJob(const Turn& turn, const Job& job) {
                      .pool = PoolOf(turn.state.options.queue, job.namespace_name()),
                      .priority = job.priority(),
                      .ranks = {},
+                     .ended = 0,
                      .cpus = job.head().spec().command().cpus(),
                      .gpus = UseOf(turn.state, job).gpus,
                      .ending = job.state() == v1::JOB_STATE_STOPPING,
@@ -45,9 +46,10 @@ RunningJob MakeRunningJob(const Turn& turn, const Job& job) {
                      .unsaved_ms = 0,
                      .began = job.current.running_since};
   for (const auto& [host, ranks] : job.ranks_on) {
-    const auto count =
-        std::count_if(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
-    if (count > 0) running.ranks.emplace_back(host, static_cast<uint32_t>(count));
+    const auto count = static_cast<uint32_t>(
+        std::count_if(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); }));
+    if (count > 0) running.ranks.emplace_back(host, count);
+    running.ended += static_cast<uint32_t>(ranks.size()) - count;
   }
   if (running.ending) return running;
   running.protection = ProtectionOf(turn, job);
@@ -65,6 +67,8 @@ std::string NotYet(const Turn& turn, const Job& job) {
 }
 
 }  // namespace
+
+bool HostsHadTime(const Turn& turn) { return turn.now - turn.state.started_at >= 2 * turn.state.options.lease; }
 
 std::vector<HostName> HostsOfRanks(const Job& job) {
   std::vector<HostName> hosts;
@@ -117,12 +121,18 @@ WaitingJob MakeWaitingJob(const Turn& turn, const Job& job, const std::vector<Ho
                      .continues = ContinuesInQueue(job),
                      .had_ranks = static_cast<uint32_t>(job.ranks.size()),
                      .kept = KeepsSlots(job),
+                     .left = {},
                      .wants_gpus = false,
                      .is_preempting = false,
                      .victims = EndingFor(turn.state, job),
                      .waited = turn.now - job.waiting_since,
                      .not_yet = NotYet(turn, job),
                      .placement = MakePlacementFacts(turn.now, job, hosts)};
+  for (const auto& [name, ranks] : job.ranks_on) {
+    // A new host with the name of a forgotten one does not list the job.
+    const auto host = turn.state.hosts.find(name);
+    if (host != turn.state.hosts.end() && !host->second.jobs.contains(job.id)) waiting.left.insert(name);
+  }
   waiting.is_preempting = !waiting.victims.empty();
   waiting.wants_gpus = waiting.placement.needs_gpu;
   if (!job.head().spec().resources().has_device() || ChoosesDeviceItself(job)) {

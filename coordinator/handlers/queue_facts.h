@@ -20,6 +20,9 @@ struct QueueView {
 // `indexes`: the waiting jobs, by submission. Jobs that are held are left out.
 QueueView MakeQueueView(const Turn& turn, const std::set<uint64_t>& indexes);
 
+// Whether every known host has had the time to attach to this coordinator.
+bool HostsHadTime(const Turn& turn);
+
 // Returns all hosts. Those that cannot be reached have only a name and `unusable`, for the reason why a job waits.
 std::vector<HostSlots> AllHosts(const State& state);
 // Returns the facts, which refer to `hosts`.

@@ -58,6 +58,13 @@ std::vector<JobId> JobsOn(const State& state, const Host& host) {
   return jobs;
 }
 
+// Whether the job is being cancelled with a save, and its ranks have not stopped yet.
+bool IsUnsavedCancel(const Job& job) {
+  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
+         !job.current.nothing_desired &&
+         std::none_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
+}
+
 void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
   std::string text = WithReason(absl::StrCat("host ", host.name.value(), " is drained"), request.reason());
   std::vector<JobId> jobs = JobsOn(turn.state, host);
@@ -65,6 +72,8 @@ void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
                      absl::StrCat(text, "; jobs with ranks there: ", jobs.size()));
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
+    // Without its save, the cancellation is not carried out.
+    if (request.now() && IsUnsavedCancel(job)) UndoStop(turn, job, text);
     // A group that is being ended leaves the host anyway, and is not placed on a cordoned host again.
     const bool ending = job.state() == v1::JOB_STATE_STOPPING || job.state() == v1::JOB_STATE_RECOVERING;
     if (!ending) EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, text, request.now());

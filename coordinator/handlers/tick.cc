@@ -23,6 +23,7 @@
 #include "coordinator/handlers/log_readers.h"
 #include "coordinator/handlers/lose_hosts.h"
 #include "coordinator/handlers/network_health.h"
+#include "coordinator/handlers/queue_facts.h"
 #include "coordinator/handlers/slots.h"
 #include "coordinator/handlers/stragglers.h"
 #include "coordinator/handlers/strays.h"
@@ -224,6 +225,11 @@ void MarkOverdue(Turn& turn) {
     if (waited < rules.overtake || !turn.state.overdue.insert(index).second) continue;
     turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(rules.overtake),
                            ": from now on, no job behind it in the queue gets slots that it could use"));
+    turn.ScheduleAll();
+  }
+  // Until then, jobs may have waited for hosts to connect, and no event reports that such a host has not come back.
+  if (!turn.state.hosts_had_time && HostsHadTime(turn)) {
+    turn.state.hosts_had_time = true;
     turn.ScheduleAll();
   }
   // With time, running jobs lose their protection from preemption, and no event reports that.

@@ -15,6 +15,12 @@ class Forecaster {
       : facts_(facts), hosts_(facts.hosts.begin(), facts.hosts.end()), use_(facts.use) {
     for (size_t i = 0; i < hosts_.size(); ++i) index_[hosts_[i].name] = i;
     forecasts_.resize(std::min(facts.waiting.size(), kForecastJobs));
+    // Jobs that start again are at the head of the queue, so the slots that are kept for them are theirs if they are
+    // free.
+    for (size_t i = 0; i < forecasts_.size(); ++i) {
+      const WaitingJob& job = *facts.waiting[i].job;
+      Free(KeptRanks(job), job.placement.cpus);
+    }
     for (const EndingJob& job : facts.running) {
       if (job.ends_in.has_value()) {
         ends_.emplace(*job.ends_in, job);
@@ -42,11 +48,15 @@ class Forecaster {
   }
 
  private:
-  void End(const EndingJob& job) {
-    for (const auto& [name, count] : job.ranks) {
+  void Free(const RanksByHost& ranks, uint32_t cpus) {
+    for (const auto& [name, count] : ranks) {
       const auto at = index_.find(name);
-      if (at != index_.end()) FreeRanks(hosts_[at->second], count, job.cpus);
+      if (at != index_.end()) FreeRanks(hosts_[at->second], count, cpus);
     }
+  }
+
+  void End(const EndingJob& job) {
+    Free(job.ranks, job.cpus);
     RemoveUse(use_[job.pool], {.slots = CountRanks(job.ranks), .gpus = job.gpus, .running = 1});
   }
 
@@ -81,6 +91,9 @@ class Forecaster {
     for (const auto& [name, count] : started.ranks) TakeRanks(hosts_[index_.at(name)], count, started.cpus);
     const uint64_t ranks = CountRanks(started.ranks);
     started.gpus = job.wants_gpus ? ranks : 0;
+    if (job.continues) {
+      RemoveUse(use, {.slots = job.had_ranks, .gpus = job.wants_gpus ? job.had_ranks : 0, .running = 1});
+    }
     use.slots += ranks;
     use.gpus += started.gpus;
     ++use.running;

@@ -94,20 +94,13 @@ class Pass {
     PlacementFacts wanted = job.placement;
     wanted.min_ranks = MinRanks(job.placement);
     if (quota.ranks > 0) wanted.ranks = quota.ranks;
-    const RanksByHost kept = job.kept ? OwnRanks(job) : RanksByHost();
+    const RanksByHost kept = KeptRanks(job);
     for (Hosts* hosts : {&hosts_, &open_, &future_}) Free(*hosts, kept, job.placement.cpus);
     QueueOutcome outcome = quota.ranks == 0 ? WaitForQuota(job, wanted, quota) : Place(job, wanted);
     if (!outcome.start.has_value()) {
       for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, kept, job.placement.cpus);
     }
     return outcome;
-  }
-
-  // The ranks of the job's last group, by host.
-  static RanksByHost OwnRanks(const WaitingJob& job) {
-    std::map<HostName, uint32_t> ranks;
-    for (const HostName& host : job.placement.previous) ranks[host]++;
-    return {ranks.begin(), ranks.end()};
   }
 
   QueueOutcome WaitForQuota(const WaitingJob& job, const PlacementFacts& wanted, const QuotaDecision& quota) {
@@ -256,7 +249,7 @@ class Pass {
     PoolUse use = found == use_.end() ? PoolUse() : found->second;
     for (const RunningJob& job : facts_.running) {
       if (job.pool != pool || !(job.ending || victims_.contains(job.id))) continue;
-      RemoveUse(use, {.slots = CountRanks(job.ranks), .gpus = job.gpus, .running = 1});
+      RemoveUse(use, {.slots = CountRanks(job.ranks) + job.ended, .gpus = job.gpus, .running = 1});
     }
     return use;
   }
@@ -355,6 +348,15 @@ class Pass {
 };
 
 }  // namespace
+
+RanksByHost KeptRanks(const WaitingJob& job) {
+  if (!job.kept) return {};
+  std::map<HostName, uint32_t> ranks;
+  for (const HostName& host : job.placement.previous) {
+    if (!job.left.contains(host)) ranks[host]++;
+  }
+  return {ranks.begin(), ranks.end()};
+}
 
 const char* WaitCauseName(WaitCause cause) {
   constexpr const char* kNames[] = {"", "slots", "quota", "preemption", "behind", "delay"};

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ struct WaitingJob {
   bool continues = false;      // it starts again; the use of its pool still includes it
   uint32_t had_ranks = 0;      // of a job that continues: the ranks of its last group
   bool kept = false;           // the slots of its last group are kept for it, so they are not free
+  std::set<HostName> left;     // hosts of its last group on which no slots are kept, because they were forgotten
   bool wants_gpus = false;     // each of its ranks may compute on a GPU
   bool is_preempting = false;  // jobs are ending for it
   std::vector<JobId> victims;  // the jobs that are ending for it
@@ -50,13 +52,17 @@ struct WaitingJob {
   PlacementFacts placement;  // without hosts
 };
 
+// The ranks of the job's last group whose slots are kept for it, by host.
+RanksByHost KeptRanks(const WaitingJob& job);
+
 // A job with a group.
 struct RunningJob {
   JobId id;
   std::string pool;
   uint32_t priority = kDefaultPriority;
-  RanksByHost ranks;
-  uint32_t cpus = 0;  // of each rank
+  RanksByHost ranks;   // those that have not ended
+  uint32_t ended = 0;  // the number of the others, which the use of its pool includes until the whole job has ended
+  uint32_t cpus = 0;   // of each rank
   uint64_t gpus = 0;
   bool ending = false;      // it is ending already, so its slots become free
   std::string protection;   // why it must not be preempted: "job ab12 is protected for 5m"; empty: it may

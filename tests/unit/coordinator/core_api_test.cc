@@ -345,5 +345,28 @@ TEST_F(CoreApi, SubmitWithTheIdOfADeletedJob_IsRefused_AlsoAfterARestart) {
   }
 }
 
+// Regression: the watchers of a job that was deleted in the turn in which it ended waited for ever.
+TEST_F(CoreApi, WatchersOfAJobThatIsDeletedAtItsEnd_SeeTheEnd) {
+  harness_.finished_jobs = 1;
+  harness_.Restart();
+  FakeHost host(harness_, "w1", 2, 11);
+  host.Attach();
+  for (int i = 1; i <= 2; ++i) {
+    harness_.Submit(MakeSpec(1), IdOf(i));
+    harness_.Cancel(IdOf(i));
+  }
+  const WatchId watch(1);
+  const uint64_t last = harness_.core->state().jobs.at(JobId(IdOf(1))).last_sequence;
+  harness_.Handle(WatchJob{watch, JobId(IdOf(1)), {.sequence = last}, /*first=*/true});
+  ASSERT_FALSE(harness_.watched.contains(watch)) << "it waits";
+
+  host.Apply(false);  // neither trainer was started, so both jobs end
+
+  EXPECT_FALSE(harness_.core->state().jobs.contains(JobId(IdOf(1))));
+  ASSERT_TRUE(harness_.watched.contains(watch));
+  EXPECT_TRUE(harness_.watched.at(watch).last);
+  EXPECT_EQ(harness_.watched.at(watch).events.back()->state().state(), v1::JOB_STATE_CANCELLED);
+}
+
 }  // namespace
 }  // namespace trainyard

@@ -54,7 +54,7 @@ class Harness {
     CoreOptions options{.cluster_id = "cluster",
                         .incarnation = Incarnation(++incarnation_),
                         .lease = lease_,
-                        .finished_jobs = 20,
+                        .finished_jobs = finished_jobs,
                         .queue = queue};
     auto made = Core::New(options, all, now);
     ASSERT_TRUE(made.ok()) << made.status();
@@ -264,7 +264,8 @@ class Harness {
     return count;
   }
 
-  QueueRules queue;  // of the next coordinator
+  QueueRules queue;             // of the next coordinator
+  uint32_t finished_jobs = 20;  // kept by the next coordinator
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   std::unique_ptr<Core> core;
   std::map<std::string, std::string> records;
@@ -289,6 +290,7 @@ class Harness {
   bool crashed = false;
   std::vector<JobPublished> published;
   std::vector<SaveCounted> saves;
+  std::vector<std::string> failures;  // the causes of the failed generations that were counted
   std::map<DroppedKind, uint64_t> events_dropped;
 
   SessionId NewSession() { return SessionId(++sessions_); }
@@ -338,7 +340,7 @@ class Harness {
   void On(JobPublished& event) { published.push_back(std::move(event)); }
   void On(EventsDropped& dropped) { events_dropped[dropped.kind] += dropped.count; }
   void On(JobForgotten&) {}
-  void On(FailureCounted&) {}
+  void On(FailureCounted& failure) { failures.push_back(failure.cause); }
   void On(SaveCounted& save) { saves.push_back(save); }
   void On(JobEnded&) {}
   void On(WebhookDue& due) { webhooks.push_back(std::move(due)); }

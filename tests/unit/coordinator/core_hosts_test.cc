@@ -103,6 +103,24 @@ TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
   EXPECT_TRUE(two.harness.core->Check().ok()) << two.harness.core->Check();
 }
 
+// Regression: slots of the new host counted as kept for the job that ran on the forgotten one, although nothing kept
+// them, so another job got the slot that this job had just taken.
+TEST(CoreHosts, NewHostWithTheNameOfAForgottenOne_KeepsNoSlots) {
+  ServingHosts two;
+  two.harness.Submit(MakeSpec(1), "job0000wait1");
+  two.second.Detach();
+  two.harness.Advance(absl::Seconds(4));
+  two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_LOST);
+  two.first.Apply();
+  ASSERT_TRUE(two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_FORGET).status.ok());
+  two.second.running.clear();
+
+  two.second.Attach();
+
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << two.harness.Get(kJob).reason();
+  EXPECT_EQ(two.harness.StateOf("job0000wait1"), v1::JOB_STATE_QUEUED);
+}
+
 TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_WithoutUsingARestart) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
@@ -231,6 +249,22 @@ TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
   EXPECT_EQ(job.ranks(1).host(), "w3");
   EXPECT_EQ(job.restarts(), 0u);
   EXPECT_THAT(harness.Decisions(kJob), Contains("operator: host w2 is drained: new disk"));
+}
+
+// Regression: the job ended as CANCELLED, and the steps since its last checkpoint were lost.
+TEST(CoreHosts, DrainNow_DuringACancellationWithASave_MovesTheJob) {
+  ServingHosts two;
+  FakeHost spare(two.harness, "w3", 1, 33);
+  spare.Attach();
+  ASSERT_TRUE(two.harness.CancelSaved(kJob).status.ok());
+
+  two.harness.SetHostState("w2", v1::SetHostRequest::ACTION_DRAIN, "", /*immediately=*/true);
+  two.first.Apply();
+  two.second.Apply();
+
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << two.harness.Get(kJob).reason();
+  EXPECT_EQ(two.harness.Get(kJob).ranks(1).host(), "w3");
+  EXPECT_THAT(two.harness.Decisions(kJob), Contains(HasSubstr("the job was not cancelled: host w2 is drained")));
 }
 
 TEST(CoreHosts, DrainedHost_HasNoJobsOnceItsRanksHaveEnded_EvenIfTheJobMustWait) {

@@ -224,6 +224,21 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
 }
 
+// Regression: it stayed STOPPING for ever, and counted against the quota of its namespace.
+TEST(CoreLoss, UnreachableJobThatIsCancelled_IsAbandoned_WithoutItsCheckpoint) {
+  LossCluster cluster(/*running=*/true, /*abandon_after_s=*/60);
+  cluster.first.Save(Key(kJob, 1, 0), 40);
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
+  cluster.harness.Cancel(kJob);
+  cluster.harness.Advance(absl::Seconds(55));
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING);
+
+  cluster.harness.Advance(absl::Seconds(15));
+
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_CANCELLED) << cluster.Get().reason();
+}
+
 TEST(CoreLoss, HostThatAnOperatorGivesUp_IsLostImmediately) {
   LossCluster cluster;
   cluster.spare.Attach();

@@ -385,6 +385,86 @@ TEST(CoreQueue, ARecoveringJob_KeepsItsSlots) {
   EXPECT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_QUEUED);
 }
 
+// Regression: the slots that were kept for a recovering job, or reserved for one that had waited for long, were free
+// after its pause, but the waiting jobs were considered only at the next unrelated event.
+TEST(CoreQueue, SlotsThatWereKeptForAPausedJob_AreUsedAtOnce) {
+  QueuedHost one(2, QueueRules());
+  one.Run(kLow, 2, 10);
+  one.harness.Submit(MakeQueuedSpec(1, 90), kHigh);
+  one.host.Kill(Key(kLow, 1, 0), 9);
+  one.host.Apply();  // ends rank 1
+  one.host.Apply();  // starts generation 2
+  one.host.Kill(Key(kLow, 2, 0), 9);
+  one.host.Apply();
+  ASSERT_EQ(one.Get(kLow).state(), v1::JOB_STATE_RECOVERING) << "it has made no step, so it waits for a moment";
+  ASSERT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_QUEUED);
+
+  one.harness.Pause(kLow);
+
+  EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_PAUSED);
+  EXPECT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_PLACED) << one.Get(kHigh).reason();
+  EXPECT_THAT(one.harness.failures, ElementsAre("signal", "signal")) << "each generation is counted once";
+}
+
+TEST(CoreQueue, SlotsThatWereReservedForAPausedJob_AreUsedAtOnce) {
+  QueuedHost one(2, QueueRules());
+  one.Run(kLow, 1, 50);
+  one.harness.Submit(MakeQueuedSpec(2, 90), kHigh);
+  one.harness.Advance(absl::Minutes(11));
+  one.harness.Submit(MakeQueuedSpec(1, 50), kLow2);
+  ASSERT_THAT(one.Get(kLow2).reason(), HasSubstr("reserved for job job000high01"));
+
+  one.harness.Pause(kHigh);
+
+  EXPECT_EQ(one.Get(kLow2).state(), v1::JOB_STATE_PLACED) << one.Get(kLow2).reason();
+}
+
+// Regression: a job that starts again on another host left the slots that were kept for it, and no other job got them.
+TEST(CoreQueue, SlotsThatWereKeptForAJobThatMoves_AreUsedAtOnce) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  first.Attach();
+  harness.Submit(MakeQueuedSpec(1, 50), kLow);
+  second.Attach();
+  v1::JobSpec spec = MakeQueuedSpec(1, 50);
+  spec.mutable_resources()->add_hosts("w1");
+  harness.Submit(spec, kHigh);
+  BringToRunning(harness, first, kLow);
+  first.Kill(Key(kLow, 1, 0), 9);
+  first.Apply();
+  first.Exit(Key(kLow, 2, 0), 127);
+  ASSERT_EQ(harness.StateOf(kLow), v1::JOB_STATE_RECOVERING) << "it has made no step, so it waits for a moment";
+
+  harness.Advance(absl::Seconds(1));
+
+  EXPECT_EQ(harness.Get(kLow).ranks(0).host(), "w2") << harness.Get(kLow).reason();
+  EXPECT_EQ(harness.StateOf(kHigh), v1::JOB_STATE_PLACED) << harness.Get(kHigh).reason();
+}
+
+// Regression: a job that waited only because hosts were still connecting was not considered again when they had had the
+// time to do so.
+TEST(CoreQueue, AfterARestart_AHostThatDoesNotComeBack_DelaysJobsOnlyForAMoment) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  for (FakeHost* host : {&first, &second}) {
+    host->Attach();
+    harness.SetHostState(host->name, v1::SetHostRequest::ACTION_CORDON);
+  }
+  harness.Submit(MakeQueuedSpec(2, 90), kHigh);
+  harness.Submit(MakeQueuedSpec(1, 10), kLow);
+  harness.Advance(absl::Minutes(11));
+  first.Disconnect();
+  second.Disconnect();
+  harness.Restart();
+  first.Attach();
+  harness.SetHostState("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  EXPECT_EQ(harness.StateOf(kLow), v1::JOB_STATE_QUEUED) << "the job of two ranks is ahead, and w2 may still attach";
+
+  harness.Advance(absl::Seconds(8));
+
+  EXPECT_EQ(harness.StateOf(kLow), v1::JOB_STATE_PLACED) << harness.Get(kLow).reason();
+}
+
 // A store of an earlier version has no priorities, namespaces or admissions.
 TEST(CoreQueue, JobsOfAnEarlierVersion_HaveTheDefaults) {
   QueuedHost one(2, QueueRules());

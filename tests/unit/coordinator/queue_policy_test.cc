@@ -348,6 +348,24 @@ TEST_F(Preemption, WithinItsQuota_AJobPreemptsJobsOfItsOwnNamespace) {
   EXPECT_THAT(Decide()[0].preempt, ElementsAre(JobId("own")));
 }
 
+// Regression: when the first rank of a preempted job had ended, its slot still counted against the quota of its
+// namespace, so a second job was preempted.
+TEST_F(Preemption, WithinItsQuota_AJobThatHasEndedInPart_LeavesItsWholeShare) {
+  hosts = {MakeHost("h1", 8, 5)};
+  rules.namespaces["a"].max_slots = 4;
+  facts.use["a"] = {.slots = 4, .gpus = 0, .running = 2};
+  facts.running = {MakeRunning("ending", {{H("h1"), 1}}, 0, "a"), MakeRunning("b", {{H("h1"), 2}}, 0, "a")};
+  facts.running[0].ending = true;
+  facts.running[0].ended = 1;
+  facts.waiting = {MakeWaiting(1, 2, 90, "a")};
+  facts.waiting[0].is_preempting = true;
+
+  const auto outcomes = Decide();
+
+  EXPECT_THAT(outcomes[0].preempt, IsEmpty());
+  EXPECT_EQ(outcomes[0].cause, WaitCause::kPreemption);
+}
+
 TEST_F(Preemption, JobsOnHostsThatThePreemptorMayNotUse_AreNotPreempted) {
   hosts = {MakeHost("h1", 2, 0), MakeHost("h2", 2, 0)};
   facts.running = {MakeRunning("a", {{H("h1"), 2}}, 0), MakeRunning("b", {{H("h2"), 2}}, 20)};

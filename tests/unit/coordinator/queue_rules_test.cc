@@ -131,6 +131,26 @@ TEST(ForecastOfQueue, FollowsTheKnownEndsOfJobs_InTheOrderOfTheQueue) {
   EXPECT_EQ(forecasts[2].start_in, absl::Seconds(60));
 }
 
+// Regression: its kept slots counted as used by another job, and its ranks twice against the quota.
+TEST(ForecastOfQueue, AJobThatStartsAgain_UsesItsKeptSlots_AndCountsOnce) {
+  QueueRules rules;
+  rules.namespaces["a"].max_slots = 2;
+  std::vector<HostSlots> hosts = {MakeHost("h1", 2, 0)};
+  WaitingJob again = MakeWaiting(1, 2, 50, "a");
+  again.continues = again.kept = true;
+  again.had_ranks = 2;
+  again.placement.previous = {H("h1"), H("h1")};
+  const WaitingJob next = MakeWaiting(2, 2, 50, "a");
+  ForecastFacts facts{.rules = &rules, .hosts = hosts, .use = {}, .running = {}, .waiting = {}};
+  facts.use["a"] = {.slots = 2, .gpus = 0, .running = 1};
+  facts.waiting = {{.job = &again, .lasts = absl::Seconds(100)}, {.job = &next, .lasts = std::nullopt}};
+
+  const std::vector<Forecast> forecasts = MakeForecasts(facts);
+
+  EXPECT_EQ(forecasts[0].start_in, absl::ZeroDuration()) << forecasts[0].text;
+  EXPECT_EQ(forecasts[1].start_in, absl::Seconds(100)) << forecasts[1].text;
+}
+
 TEST(ForecastOfQueue, IsUnknown_WithTheReason) {
   QueueRules rules;
   rules.namespaces["small"].max_slots = 1;
