@@ -46,7 +46,8 @@ void DaemonProcess::Start() {
                                         .token = folder.token,
                                         .pid = folder.pid,
                                         .command_grace = folder.command_grace,
-                                        .reported = folder.reported});
+                                        .reported = folder.reported,
+                                        .stopped = folder.stopped});
     if (!folder.reported && folder.exited.has_value()) found.push_back(agent::ProcessEnded{id, *folder.exited});
   }
   found.push_back(agent::AllFound{});
@@ -163,10 +164,14 @@ void DaemonProcess::Do(agent::StartProcess& effect) {
 }
 
 void DaemonProcess::Do(agent::SignalProcess& effect) {
-  world_.engine.After(world_.random.Between(absl::Microseconds(100), absl::Milliseconds(2)),
-                      [this, incarnation = incarnation_, id = effect.id, signal = effect.signal] {
-                        if (incarnation == incarnation_ && alive()) machine_.Signal(id, signal);
-                      });
+  world_.engine.After(
+      world_.random.Between(absl::Microseconds(100), absl::Milliseconds(2)),
+      [this, incarnation = incarnation_, id = effect.id, signal = effect.signal, stops = effect.to_group] {
+        if (incarnation != incarnation_ || !alive()) return;
+        const auto folder = machine_.folders.find(id);
+        if (stops && folder != machine_.folders.end()) folder->second.stopped = true;
+        machine_.Signal(id, signal);
+      });
 }
 
 // `part` is the share of the bytes that was written before a crash. A replacement uses rename, so it is atomic.

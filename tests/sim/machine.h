@@ -20,6 +20,7 @@ struct RankFolder {
   std::optional<v1::TrainerExited> exited;
   bool reported = false;
   std::optional<absl::Duration> command_grace = {};  // of a script
+  bool stopped = false;                              // a daemon has sent SIGTERM to the script
 };
 
 class Machine {

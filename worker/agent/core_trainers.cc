@@ -87,6 +87,7 @@ void Core::On(ProcessFound event) {
   trainer.command_grace = event.command_grace;
   trainer.memory_limit = event.memory_limit;
   trainer.cpus = std::move(event.cpus);
+  trainer.stopped_before = event.stopped;
   if (event.reported) {
     trainer.process = Process::kEnded;
     trainer.exit_in_outbox = true;
@@ -152,7 +153,7 @@ void Core::On(ProcessEnded event) {
   bool left_on_request = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
                          event.exited.code() == kExitAborted;
   // A command may exit with any code when it receives SIGTERM.
-  if (trainer.command_grace.has_value()) left_on_request = trainer.asked_to_abort;
+  if (trainer.command_grace.has_value()) left_on_request = trainer.asked_to_abort || trainer.stopped_before;
   bool by_daemon = left_on_request || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
                                        event.exited.signal() == SIGKILL);
   if (by_daemon) {

@@ -305,7 +305,7 @@ void ProcessTable::FindAll() {
       EndAbandonedCheck(folder);
       continue;
     }
-    ProcessFound found = {.id = id, .reported = IsFolderReported(folder)};
+    ProcessFound found = {.id = id, .reported = IsFolderReported(folder), .stopped = IsFolderStopped(folder)};
     absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
     for (absl::string_view variable : launch.ok() ? launch->variables : std::vector<std::string>()) {
       if (absl::ConsumePrefix(&variable, kTokenVariable)) found.token = std::string(variable);
@@ -405,6 +405,8 @@ void ProcessTable::SignalNow(const TrainerId& id, int signal, bool to_group) {
   }
   const ProcessId& trainer = followed.pids->trainer;
   if (!IsAlive(trainer)) return;
+  // Only commands are ended with SIGTERM to the group. A full disk must not prevent that.
+  if (signal == SIGTERM && to_group) MarkFolderStopped(followed.folder).IgnoreError();
   kill(signal == SIGKILL || to_group ? -trainer.pid : trainer.pid, signal);
 }
 

@@ -95,6 +95,16 @@ std::vector<std::string> LastLinesOf(const std::string& path) {
   return {lines.end() - static_cast<ptrdiff_t>(kept), lines.end()};
 }
 
+// Creates the empty file `name`, whose existence is the mark. It is not synced: after a crash of the host, an exit may be
+// reported twice, and no process is left whose end could be misread.
+absl::Status MakeMark(const std::string& folder, const char* name) {
+  const std::string path = JoinPath(folder, name);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
+  close(fd);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launch) {
@@ -208,16 +218,13 @@ absl::Status WriteStartFailure(const std::string& folder, const absl::Status& wh
                                            {shim::kMayPass, absl::IsResourceExhausted(why) ? "1" : "0"}}));
 }
 
-absl::Status MarkFolderReported(const std::string& folder) {
-  // The file's existence is the mark; if a crash prevents it from reaching the disk, the exit is reported twice.
-  std::string path = JoinPath(folder, shim::kReportedFile);
-  int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
-  close(fd);
-  return absl::OkStatus();
-}
+absl::Status MarkFolderReported(const std::string& folder) { return MakeMark(folder, shim::kReportedFile); }
 
 bool IsFolderReported(const std::string& folder) { return FileExists(JoinPath(folder, shim::kReportedFile)); }
+
+absl::Status MarkFolderStopped(const std::string& folder) { return MakeMark(folder, shim::kStoppedFile); }
+
+bool IsFolderStopped(const std::string& folder) { return FileExists(JoinPath(folder, shim::kStoppedFile)); }
 
 bool CloseUnlessShimRuns(const std::string& folder) {
   int fd = open(JoinPath(folder, shim::kLaunchFile).c_str(), O_RDONLY | O_CLOEXEC);

@@ -67,6 +67,11 @@ absl::Status MarkFolderReported(const std::string& folder);
 // Returns whether the coordinator has this rank's exit.
 bool IsFolderReported(const std::string& folder);
 
+// Records that a daemon ends the program of this command with SIGTERM, so that a later daemon does not take its exit for
+// the end of its work.
+absl::Status MarkFolderStopped(const std::string& folder);
+bool IsFolderStopped(const std::string& folder);
+
 // If no shim is running here, writes an exit record, unless there is one, and returns true: from then on, no shim can
 // start here. A shim holds the lock of the launch record as long as it runs.
 bool CloseUnlessShimRuns(const std::string& folder);

@@ -7,6 +7,7 @@
 //                                the trainer's output; the older half is in ".1"
 //   exit        shim → daemon    how the trainer ended; written when no process of the trainer is left
 //   told        daemon only      the coordinator knows of the exit
+//   stopped     daemon only      SIGTERM was sent to the program of a command
 //
 // `launch`, `pid` and `exit` consist of fields `name=value`, each ended by a zero byte. A name may repeat; unknown
 // names are ignored, so that a newer daemon works with an older shim. `pid` and `exit` are renamed into place when
@@ -21,6 +22,7 @@ inline constexpr char kLaunchFile[] = "launch";
 inline constexpr char kPidFile[] = "pid";
 inline constexpr char kExitFile[] = "exit";
 inline constexpr char kReportedFile[] = "told";  // this name cannot change, because existing rank folders have it
+inline constexpr char kStoppedFile[] = "stopped";
 inline constexpr char kStdoutFile[] = "stdout.log";
 inline constexpr char kStderrFile[] = "stderr.log";
 inline constexpr char kRotatedSuffix[] = ".1";

@@ -104,6 +104,20 @@ TEST(CommandCore, AnAdoptedCommandThatIsNotDesired_GetsItsGrace) {
   EXPECT_EQ(driver.All<SignalProcess>().back().signal, SIGKILL);
 }
 
+TEST(CommandCore, TheExitOfACommandThatAnEarlierDaemonHasEnded_IsNotTheEndOfItsWork) {
+  for (const bool stopped : {true, false}) {
+    CoreDriver driver;
+    driver.Handle(ProcessFound{.id = Rank(0), .pid = 7, .command_grace = absl::Seconds(5), .stopped = stopped});
+    v1::TrainerExited exited;
+    exited.set_cause(v1::TrainerExited::CAUSE_EXIT);
+    driver.Handle(ProcessEnded{Rank(0), exited});
+    driver.Attach();
+
+    EXPECT_EQ(driver.AllFacts().back().exited().cause(),
+              stopped ? v1::TrainerExited::CAUSE_STOPPED : v1::TrainerExited::CAUSE_EXIT);
+  }
+}
+
 TEST(CommandCore, KillsARankThatUsesTooMuchMemory_AndReportsTheLimit) {
   CoreDriver driver;
   driver.Attach();

@@ -1,4 +1,4 @@
-// What a process table does with rank folders whose shim was killed while no daemon ran. The shims are real.
+// What a process table does with rank folders whose shim or program ended while no daemon ran. The shims are real.
 #include "worker/agent/process_table.h"
 
 #include <gtest/gtest.h>
@@ -39,6 +39,7 @@ class ProcessTableTest : public ::testing::Test {
     return std::make_unique<ProcessTable>(std::move(options), [this](Event event) {
       absl::MutexLock lock(&mu_);
       if (const auto* ended = std::get_if<ProcessEnded>(&event)) exits_.push_back(ended->exited);
+      if (const auto* found = std::get_if<ProcessFound>(&event)) found_.push_back(*found);
     });
   }
 
@@ -55,11 +56,10 @@ class ProcessTableTest : public ::testing::Test {
     return AwaitThat([pid] { return shim::StartTime(pid) == 0; });
   }
 
-  // A table starts a shell, which starts a child. Then the table is destroyed, and the shim is killed, with which the
-  // kernel kills the shell. The child, `child_`, continues to run.
-  void LeaveChildOfKilledShell(uint32_t rank) {
+  // A table starts a shell with `script`, which has printed a line when this returns. Null: it did not in time.
+  std::unique_ptr<ProcessTable> StartShell(uint32_t rank, const char* script) {
     v1::JobSpec spec;
-    for (const char* argument : {"/bin/sh", "-c", "sleep 1000 & echo $!; wait"}) {
+    for (const char* argument : {"/bin/sh", "-c", script}) {
       spec.mutable_command()->add_argv(argument);
       spec.mutable_command()->mutable_check()->add_argv(argument);
     }
@@ -69,13 +69,21 @@ class ProcessTableTest : public ::testing::Test {
     start.desired.mutable_key()->set_rank(rank);
     start.desired.set_spec(spec.SerializeAsString());
     start.master = "127.0.0.1:29500";
-    folder_ = JoinPath(ranks_.path(), FolderName(FromProto(start.desired.key())));
+    id_ = FromProto(start.desired.key());
+    folder_ = JoinPath(ranks_.path(), FolderName(id_));
     std::unique_ptr<ProcessTable> table = MakeTable();
     table->FindAll();
     table->Start(start);
-    const auto output = [this] { return ReadFile(JoinPath(folder_, "stdout.log")).value_or(""); };
-    ASSERT_TRUE(AwaitThat([&] { return ReadPids(folder_).ok() && output().ends_with('\n'); }));
-    child_.pid = atoi(output().c_str());
+    return AwaitThat([&] { return ReadPids(folder_).ok() && Output().ends_with('\n'); }) ? std::move(table) : nullptr;
+  }
+  std::string Output() const { return ReadFile(JoinPath(folder_, "stdout.log")).value_or(""); }
+
+  // A table starts a shell, which starts a child. Then the table is destroyed, and the shim is killed, with which the
+  // kernel kills the shell. The child, `child_`, continues to run.
+  void LeaveChildOfKilledShell(uint32_t rank) {
+    std::unique_ptr<ProcessTable> table = StartShell(rank, "sleep 1000 & echo $!; wait");
+    ASSERT_NE(table, nullptr);
+    child_.pid = atoi(Output().c_str());
     child_.start = shim::StartTime(child_.pid);
     table = nullptr;
 
@@ -87,10 +95,12 @@ class ProcessTableTest : public ::testing::Test {
   }
 
   const TemporaryFolder ranks_;
+  TrainerId id_;
   std::string folder_;
   ProcessId child_;
   absl::Mutex mu_;
   std::vector<v1::TrainerExited> exits_ ABSL_GUARDED_BY(mu_);
+  std::vector<ProcessFound> found_ ABSL_GUARDED_BY(mu_);
 };
 
 TEST_F(ProcessTableTest, ChildOfARankWhoseShimWasKilledWithoutADaemon_IsEndedByTheNextDaemon) {
@@ -113,6 +123,23 @@ TEST_F(ProcessTableTest, ChildOfACheckWhoseShimWasKilledWithoutADaemon_IsEndedBy
 
   EXPECT_TRUE(AwaitEndOf(child_.pid));
   EXPECT_FALSE(FileExists(folder_));
+}
+
+TEST_F(ProcessTableTest, ACommandThatWasEndedWithSigterm_IsFoundAsSuchByTheNextDaemon) {
+  std::unique_ptr<ProcessTable> table = StartShell(0, "trap 'exit 0' TERM; sleep 1000 & echo ready; wait");
+  ASSERT_NE(table, nullptr);
+  table->Signal(id_, SIGTERM, /*to_group=*/true);
+  ASSERT_TRUE(AwaitThat([this] { return ReadExit(folder_).ok(); }));
+  table = nullptr;
+
+  std::unique_ptr<ProcessTable> next = MakeTable();
+  next->FindAll();
+
+  absl::MutexLock lock(&mu_);
+  ASSERT_EQ(found_.size(), 1u);
+  EXPECT_TRUE(found_[0].stopped);
+  ASSERT_FALSE(exits_.empty());
+  EXPECT_EQ(exits_.back().cause(), v1::TrainerExited::CAUSE_EXIT) << "the shell exits with 0";
 }
 
 TEST_F(ProcessTableTest, PidsWrittenBeforeTheHostStarted_EndNoProcess) {
