@@ -236,7 +236,8 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
   const auto has = [&](absl::string_view name) {
     return std::find(copied.begin(), copied.end(), name) != copied.end();
   };
-  if (!has("generation_config.json")) {
+  // The end tokens of a model that came without this file are in its config.json, where transformers finds them.
+  if (!has("generation_config.json") && options.source_config.empty()) {
     RETURN_IF_ERROR(write("generation_config.json", HuggingFaceGenerationConfig()));
   }
   if (sizes.vocabulary == ByteTokenizer::kVocabulary && !has("tokenizer.json") && !has("tokenizer.model")) {

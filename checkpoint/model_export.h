@@ -1,5 +1,6 @@
-// Writes a checkpoint as a folder that the Python library transformers opens: config.json, generation_config.json, and
-// model.safetensors or, above a size, several files with model.safetensors.index.json. Stateless.
+// Writes a checkpoint as a folder that the Python library transformers opens: config.json, generation_config.json
+// (unless the model came from a folder without it), and model.safetensors or, above a size, several files with
+// model.safetensors.index.json. Stateless.
 #pragma once
 
 #include <cstdint>

@@ -153,6 +153,8 @@ TEST_F(HuggingFaceFolderTest, ShardedExportOfBf16_IsImportedAgain) {
   EXPECT_EQ(written["dtype"], "bfloat16");
   EXPECT_EQ(written["torch_dtype"], "bfloat16");
   EXPECT_EQ(written["eos_token_id"], 7);
+  // Regression: this file hid the end token, because transformers then does not read that of config.json.
+  EXPECT_FALSE(FileExists(folder_ / "out/generation_config.json"));
   const auto index = nlohmann::json::parse(*ReadFile(folder_ / "out/model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_parameters"], CountParameters(kSizes));
   EXPECT_EQ(index["metadata"]["total_size"], 2 * CountParameters(kSizes));
