@@ -11,6 +11,7 @@
 #include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/model_export.h"
 #include "client/checkpoint_verbs.h"
+#include "client/export_sources.h"
 #include "client/find_job.h"
 #include "client/output.h"
 #include "client/text.h"
@@ -18,6 +19,7 @@
 #include "common/hash.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
+#include "models/adapter_config.h"
 #include "spec/model_sizes.h"
 #include "tokenizers/byte_tokenizer.h"
 #include "trainyard/v1/job.pb.h"
@@ -71,8 +73,13 @@ void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& js
 
 absl::Status ExportAdapterOf(const Checkpoint& checkpoint, const v1::Train& train, const std::string& out,
                              const ConvertOptions& options) {
-  const v1::Model& model = train.model();
-  const std::string base = model.has_path() ? model.path() : model.init_from();
+  const std::string base = BaseOfAdapters(train.model());
+  if (!base.empty() && FileExists(JoinPath(base, kManifestName))) {
+    Say(absl::StrCat("warning: the adapters belong to the weights of ", base,
+                     ", which PEFT cannot open; export that checkpoint, too, and name its folder in "
+                     "base_model_name_or_path of ",
+                     kAdapterConfigName));
+  }
   RETURN_IF_ERROR(
       ExportAdapter(checkpoint, SizesOf(train), base, out, FileSystem::ForOthers(), DtypeOfName(options.dtype)));
   PrintResult(options,
