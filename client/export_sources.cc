@@ -28,4 +28,8 @@ std::string BaseOfAdapters(v1::Model model) {
   return weights;
 }
 
+std::string TokenizerToExport(const v1::Train& train) {
+  return train.data().has_tokenizer_path() ? train.data().tokenizer_path() : train.model().path();
+}
+
 }  // namespace trainyard::client

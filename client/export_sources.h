@@ -12,4 +12,7 @@ namespace trainyard::client {
 // empty: the job names no weights.
 std::string BaseOfAdapters(v1::Model model);
 
+// The folder or file of the tokenizer of a job's data, else the folder of its model; empty: the job names neither.
+std::string TokenizerToExport(const v1::Train& train);
+
 }  // namespace trainyard::client

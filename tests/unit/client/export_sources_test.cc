@@ -1,4 +1,4 @@
-// To which weights exported adapters belong.
+// To which weights exported adapters belong, and which tokenizer is exported.
 #include "client/export_sources.h"
 
 #include <gtest/gtest.h>
@@ -56,6 +56,16 @@ TEST(ExportSources, AdaptersThatWereTrainedFurther_BelongToTheWeightsOfTheirFirs
 
   EXPECT_EQ(BaseOfAdapters(ModelOf("/hub/base", further)), "/hub/base");
   EXPECT_EQ(BaseOfAdapters(ModelOf("/hub/base", whole)), whole);
+}
+
+// Regression: a model that was trained with the tokenizer of another folder was exported with that of its own.
+TEST(ExportSources, TheTokenizerIsThatOfTheData_ElseThatOfTheModel) {
+  v1::Train train;
+  EXPECT_EQ(TokenizerToExport(train), "");
+  train.mutable_model()->set_path("/hub/base");
+  EXPECT_EQ(TokenizerToExport(train), "/hub/base");
+  train.mutable_data()->set_tokenizer_path("/hub/instruct");
+  EXPECT_EQ(TokenizerToExport(train), "/hub/instruct");
 }
 
 }  // namespace
