@@ -1,14 +1,16 @@
 #include "checkpoint/model_export.h"
 
-#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
 #include "checkpoint/adapter_files.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/dtype_convert.h"
@@ -16,29 +18,27 @@
 #include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/merge_adapter.h"
 #include "common/files.h"
+#include "common/json_nesting.h"
 #include "common/status_macros.h"
 #include "models/adapter_config.h"
 #include "models/hugging_face_config.h"
 #include "models/lora_targets.h"
 #include "models/model_description.h"
 #include "tokenizers/byte_tokenizer.h"
+#include "tokenizers/sentencepiece_model.h"
 #include "tokenizers/tokenizer_json.h"
 
 namespace trainyard {
 namespace {
 
-// The files of a tokenizer and the settings of generation, which are copied unchanged.
-constexpr const char* kCopiedFiles[] = {"generation_config.json",
-                                        "tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "tokenizer.model",
-                                        "chat_template.jinja",
-                                        "chat_template.json"};
+constexpr char kGenerationConfig[] = "generation_config.json";
+constexpr char kChatTemplate[] = "chat_template.jinja";
+// The files of a tokenizer, which are copied unchanged: those with its vocabulary, and those that may be next to them.
+constexpr const char* kVocabularyFiles[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"};
+constexpr const char* kTokenizerSettings[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                              kChatTemplate, "chat_template.json"};
 constexpr uint64_t kCopiedBytesMax = 256 << 20;
+constexpr int kTokenizerDepthMax = 64;
 
 constexpr char kReadme[] =
     "A GPT-2 model in the form of the Python library transformers.\n\n"
@@ -192,18 +192,76 @@ absl::Status CheckOptions(const std::string& out, const ExportOptions& options) 
                                                  "'; expected 1 byte or more, and F64, F32, F16 or BF16"));
 }
 
-// Copies those of kCopiedFiles that exist in the folder `from`; none if `from` is empty. Returns their names.
-absl::StatusOr<std::vector<std::string>> CopyFiles(const std::string& from, const std::string& to,
-                                                   FileSystem& file_system) {
-  std::vector<std::string> copied;
-  for (const char* name : kCopiedFiles) {
+// Copies those of `names` that exist in the folder `from` and are not in `written`, and adds them to `written`.
+absl::Status CopyFiles(const std::string& from, absl::Span<const char* const> names, const std::string& to,
+                       FileSystem& file_system, std::set<std::string>& written) {
+  for (const char* name : names) {
     const std::string source = JoinPath(from, name);
-    if (from.empty() || !FileExists(source)) continue;
+    if (written.count(name) > 0 || !FileExists(source)) continue;
     ASSIGN_OR_RETURN(const std::string bytes, ReadFile(source, kCopiedBytesMax));
     RETURN_IF_ERROR(WriteText(JoinPath(to, name), bytes, file_system));
-    copied.push_back(name);
+    written.insert(name);
   }
-  return copied;
+  return absl::OkStatus();
+}
+
+// The name that transformers expects for a tokenizer's file. Fails with InvalidArgument if the file, which the
+// checkpoint names, is no tokenizer: a checkpoint of another user could name any file of this one.
+absl::StatusOr<std::string> NameOfTokenizer(const std::string& bytes, const std::string& path) {
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || bytes[first] != '{') {
+    RETURN_IF_ERROR(ReadSentencePieceModel(bytes, path).status());
+    return std::string("tokenizer.model");
+  }
+  const nlohmann::json json = JsonNestsDeeperThan(bytes, kTokenizerDepthMax)
+                                  ? nlohmann::json()
+                                  : nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("model") && json["model"].is_object()) return std::string("tokenizer.json");
+  return absl::InvalidArgumentError(absl::StrCat(path, " is no tokenizer.json: expected an object with a 'model'"));
+}
+
+// Copies the tokenizer whose folder or file is `from`.
+absl::Status CopyTokenizer(const std::string& from, const std::string& to, FileSystem& file_system,
+                           std::set<std::string>& written) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(from, ignored)) {
+    RETURN_IF_ERROR(CopyFiles(from, kVocabularyFiles, to, file_system, written));
+    return CopyFiles(from, kTokenizerSettings, to, file_system, written);
+  }
+  ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(from, kCopiedBytesMax));
+  ASSIGN_OR_RETURN(const std::string name, NameOfTokenizer(bytes, from));
+  RETURN_IF_ERROR(WriteText(JoinPath(to, name), bytes, file_system));
+  written.insert(name);
+  return CopyFiles(std::filesystem::path(from).parent_path().string(), kTokenizerSettings, to, file_system, written);
+}
+
+// Writes the files next to the weights and config.json.
+absl::Status WriteOtherFiles(const ModelSizes& sizes, const ExportOptions& options, const std::string& folder,
+                             FileSystem& file_system) {
+  std::set<std::string> written;
+  const auto write = [&](const char* name, absl::string_view text) {
+    written.insert(name);
+    return WriteText(JoinPath(folder, name), text, file_system);
+  };
+  if (!options.source_folder.empty()) {
+    RETURN_IF_ERROR(CopyFiles(options.source_folder, {kGenerationConfig}, folder, file_system, written));
+  }
+  // The end tokens of a model that came without this file are in its config.json, where transformers finds them.
+  if (written.empty() && options.source_config.empty()) {
+    RETURN_IF_ERROR(write(kGenerationConfig, HuggingFaceGenerationConfig()));
+  }
+  if (!options.chat_template.empty()) {
+    RETURN_IF_ERROR(write(kChatTemplate, options.chat_template));
+  }
+  if (!options.tokenizer.empty()) {
+    RETURN_IF_ERROR(CopyTokenizer(options.tokenizer, folder, file_system, written));
+  }
+  const bool has_tokenizer = written.count("tokenizer.json") > 0 || written.count("tokenizer.model") > 0;
+  if (sizes.vocabulary != ByteTokenizer::kVocabulary || has_tokenizer) return absl::OkStatus();
+  RETURN_IF_ERROR(write("tokenizer.json", ByteTokenizerJson()));
+  RETURN_IF_ERROR(write("tokenizer_config.json", ByteTokenizerConfigJson(sizes.context)));
+  const bool is_gpt2 = sizes.family == ModelFamily::kGpt2;
+  return write("README.md", is_gpt2 ? kReadme : absl::StrReplaceAll(kReadme, {{"GPT-2 ", ""}}));
 }
 
 }  // namespace
@@ -228,23 +286,8 @@ absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, 
   RETURN_IF_ERROR(file_system.MakeFolder(partial));
   absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
   RETURN_IF_ERROR(WriteWeights(source, tensors, options.max_shard_bytes, partial, file_system));
-  auto write = [&](const char* name, absl::string_view text) {
-    return WriteText(JoinPath(partial, name), text, file_system);
-  };
-  RETURN_IF_ERROR(write(kConfigName, config));
-  ASSIGN_OR_RETURN(const std::vector<std::string> copied, CopyFiles(options.source_folder, partial, file_system));
-  const auto has = [&](absl::string_view name) {
-    return std::find(copied.begin(), copied.end(), name) != copied.end();
-  };
-  if (!has("generation_config.json")) {
-    RETURN_IF_ERROR(write("generation_config.json", HuggingFaceGenerationConfig()));
-  }
-  if (sizes.vocabulary == ByteTokenizer::kVocabulary && !has("tokenizer.json") && !has("tokenizer.model")) {
-    RETURN_IF_ERROR(write("tokenizer.json", ByteTokenizerJson()));
-    RETURN_IF_ERROR(write("tokenizer_config.json", ByteTokenizerConfigJson(sizes.context)));
-    const bool is_gpt2 = sizes.family == ModelFamily::kGpt2;
-    RETURN_IF_ERROR(write("README.md", is_gpt2 ? kReadme : absl::StrReplaceAll(kReadme, {{"GPT-2 ", ""}})));
-  }
+  RETURN_IF_ERROR(WriteText(JoinPath(partial, kConfigName), config, file_system));
+  RETURN_IF_ERROR(WriteOtherFiles(sizes, options, partial, file_system));
   RETURN_IF_ERROR(file_system.SyncFolder(partial));
   return PublishNewFolder(partial, out, file_system, remove_partial);
 }

@@ -1,5 +1,6 @@
-// Writes a checkpoint as a folder that the Python library transformers opens: config.json, generation_config.json, and
-// model.safetensors or, above a size, several files with model.safetensors.index.json. Stateless.
+// Writes a checkpoint as a folder that the Python library transformers opens: config.json, generation_config.json
+// (unless the model came from a folder without it), and model.safetensors or, above a size, several files with
+// model.safetensors.index.json. Stateless.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,13 @@ struct ExportOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
   std::string dtype;          // of the exported weights, as in safetensors; empty: as in the checkpoint
   std::string source_config;  // the text of the config.json that gave the sizes; empty: none
-  std::string source_folder;  // from which the tokenizer and generation_config.json are copied; empty: none
+  std::string source_folder;  // from which generation_config.json is copied; empty: none
+  std::string tokenizer;      // its folder or its file, which is copied with the settings next to it; empty: none
+  std::string chat_template;  // replaces that of the tokenizer; empty: none
 };
 
 // Writes the parameters of `checkpoint`, with adapters merged into their matrices, into a new folder `out`, with a
-// tokenizer if the tokens are bytes or the model came with a tokenizer. The folder gets its name `out` only when it is
+// tokenizer if the tokens are bytes or the options name a tokenizer. The folder gets its name `out` only when it is
 // complete; a folder that another process makes there meanwhile is at <out>.partial afterwards. Fails with
 // AlreadyExists if something is at `out`, with FailedPrecondition if the checkpoint is of another model, with
 // InvalidArgument if an option is not valid, and with the errors of reading the checkpoint and of the file system.

@@ -11,6 +11,7 @@
 #include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/model_export.h"
 #include "client/checkpoint_verbs.h"
+#include "client/export_sources.h"
 #include "client/find_job.h"
 #include "client/output.h"
 #include "client/text.h"
@@ -18,6 +19,7 @@
 #include "common/hash.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
+#include "models/adapter_config.h"
 #include "spec/model_sizes.h"
 #include "tokenizers/byte_tokenizer.h"
 #include "trainyard/v1/job.pb.h"
@@ -71,8 +73,13 @@ void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& js
 
 absl::Status ExportAdapterOf(const Checkpoint& checkpoint, const v1::Train& train, const std::string& out,
                              const ConvertOptions& options) {
-  const v1::Model& model = train.model();
-  const std::string base = model.has_path() ? model.path() : model.init_from();
+  const std::string base = BaseOfAdapters(train.model());
+  if (!base.empty() && FileExists(JoinPath(base, kManifestName))) {
+    Say(absl::StrCat("warning: the adapters belong to the weights of ", base,
+                     ", which PEFT cannot open; export that checkpoint, too, and name its folder in "
+                     "base_model_name_or_path of ",
+                     kAdapterConfigName));
+  }
   RETURN_IF_ERROR(
       ExportAdapter(checkpoint, SizesOf(train), base, out, FileSystem::ForOthers(), DtypeOfName(options.dtype)));
   PrintResult(options,
@@ -83,6 +90,13 @@ absl::Status ExportAdapterOf(const Checkpoint& checkpoint, const v1::Train& trai
                {"adapter", true}},
               absl::StrCat("exported the adapters of ", checkpoint.path(), " to ", out));
   return absl::OkStatus();
+}
+
+// Clears a path that is not on this machine, with a warning that names what is not exported for this reason.
+void ClearIfMissing(absl::string_view what, std::string& path) {
+  if (path.empty() || FileExists(path)) return;
+  Say(absl::StrCat("warning: ", path, " is not on this machine, so ", what, " is not exported"));
+  path.clear();
 }
 
 absl::Status Export(const ConvertOptions& options) {
@@ -96,14 +110,13 @@ absl::Status Export(const ConvertOptions& options) {
   how.dtype = DtypeOfName(options.dtype);
   how.source_config = model.config();
   how.source_folder = model.path();
-  if (!how.source_folder.empty() && !FileExists(how.source_folder)) {
-    Say(absl::StrCat("warning: ", how.source_folder,
-                     ", from which the model came, is not on this machine, so its tokenizer is not exported"));
-    how.source_folder.clear();
-  }
+  how.tokenizer = TokenizerToExport(train);
+  how.chat_template = train.data().chat_template();
+  ClearIfMissing("the generation_config.json of the model", how.source_folder);
+  ClearIfMissing("the tokenizer", how.tokenizer);
   RETURN_IF_ERROR(ExportModel(*checkpoint, sizes, out, FileSystem::ForOthers(), how));
   std::string text = absl::StrCat("exported ", checkpoint->path(), " to ", out);
-  if (sizes.vocabulary == ByteTokenizer::kVocabulary && how.source_folder.empty()) {
+  if (sizes.vocabulary == ByteTokenizer::kVocabulary && how.tokenizer.empty()) {
     absl::StrAppend(&text, "\nthe vocabulary is the 256 bytes, without special tokens; tokenizer.json describes it");
   }
   if (sizes.lora.rank > 0) absl::StrAppend(&text, "\nthe adapters are merged; --adapter exports them alone");
@@ -187,7 +200,7 @@ void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) 
       ->check(CLI::IsMember({"fp32", "fp64", "bf16", "fp16"}));
   verb->footer(
       "Exports the weights only and verifies every byte. AutoModelForCausalLM.from_pretrained(OUT) loads the folder;\n"
-      "so does AutoTokenizer, if the tokens are bytes or the job has train.model.path.\n\n"
+      "so does AutoTokenizer, if the tokens are bytes or the job has a tokenizer_path or train.model.path.\n\n"
       "Examples:\n  trainctl checkpoint export RUN gpt2-folder\n"
       "  trainctl checkpoint export RUN adapter-folder --adapter");
 }

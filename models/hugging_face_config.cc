@@ -16,6 +16,8 @@ namespace {
 constexpr ModelFamily kFamilies[] = {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kMistral,
                                      ModelFamily::kQwen2};
 
+constexpr int64_t kLayersMax = 1024;  // the limit of train.model.layers
+
 nlohmann::ordered_json GenerationConfig() {
   return {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr},
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
@@ -38,7 +40,13 @@ ModelSizes ReadSizes(ConfigReader& reader) {
   for (ModelFamily family : kFamilies) {
     names.push_back(absl::StrCat("\"", FamilyName(family), "\""));
     if (!reader.Has("model_type") || reader.json().at("model_type") != std::string(FamilyName(family))) continue;
-    return family == ModelFamily::kGpt2 ? ReadGpt2Config(reader) : ReadLlamaConfig(family, reader);
+    const bool is_gpt2 = family == ModelFamily::kGpt2;
+    const ModelSizes sizes = is_gpt2 ? ReadGpt2Config(reader) : ReadLlamaConfig(family, reader);
+    // Checked here, because descriptions of a model have entries for each layer, which could fill the memory.
+    if (sizes.layers > kLayersMax) {
+      reader.AddProblem(is_gpt2 ? "n_layer" : "num_hidden_layers", absl::StrCat("at most ", kLayersMax));
+    }
+    return sizes;
   }
   reader.AddProblem("model_type", absl::StrCat("one of ", absl::StrJoin(names, ", "), NearestFamily(reader.json())));
   return {};

@@ -50,7 +50,12 @@ void ApplyLoraConfig(const Positions& positions, v1::JobSpec* spec, Problems* pr
   // The file may list each projection of each block, which can be more targets than a job may list.
   ModelSizes sizes = SizesOfModel(spec->train().model());
   sizes.lora = *settings;
-  if (sizes.layers > 0 && sizes.heads > 0) sizes.lora.targets = ShortTargets(sizes);
+  // The sizes are not checked yet. In a model of billions of layers the comparison would take hours; DropInvalid
+  // refuses such a model.
+  const auto& layers = *yaml::FieldOfKey(*v1::Model::descriptor(), "layers");
+  if (sizes.heads > 0 && yaml::InRange(layers, static_cast<double>(sizes.layers))) {
+    sizes.lora.targets = ShortTargets(sizes);
+  }
   const v1::Lora expected = MessageOf(sizes.lora);
   const auto check = [&](bool differs, const char* key) {
     if (!differs) return;

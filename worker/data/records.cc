@@ -104,11 +104,31 @@ absl::StatusOr<std::vector<int64_t>> TokensOf(const Json& json, const std::strin
   return tokens;
 }
 
+// Refuses padding, which tokenizers of transformers mark by 0 in the field 'attention_mask', if it would be trained on
+// or be seen by the tokens after it. `has_loss`: empty if all tokens have a loss.
+absl::Status CheckPadding(const Json& json, const std::vector<bool>& has_loss) {
+  const auto mask = json.find("attention_mask");
+  if (mask == json.end() || !mask->is_array()) return absl::OkStatus();
+  bool is_end = true;  // no token that is attended to follows
+  for (size_t i = mask->size(); i-- > 0;) {
+    const bool is_padding = (*mask)[i] == 0;
+    const bool is_trained_on = has_loss.empty() || (i < has_loss.size() && has_loss[i]);
+    if (is_padding && (!is_end || is_trained_on)) {
+      return Reason(absl::StrCat("element ", i,
+                                 " of 'attention_mask' is 0: the tokens contain padding, which would be "
+                                 "trained on as text; write them without padding"));
+    }
+    is_end = is_end && is_padding;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddTokens(const Json& json, const RecordRules& rules, TokenChunkWriter& chunk) {
   const RecordFields& fields = rules.fields;
   ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
                    TokensOf(json, fields.input_ids, rules.vocabulary, /*may_ignore=*/false));
   if (fields.labels.empty()) {
+    RETURN_IF_ERROR(CheckPadding(json, /*has_loss=*/{}));
     if (fields.derived && json.contains("labels")) {
       return Reason("has the field 'labels', but the first record has none; name the fields in train.data.fields");
     }
@@ -130,6 +150,7 @@ absl::Status AddTokens(const Json& json, const RecordRules& rules, TokenChunkWri
                                Shown(fields.input_ids), "' is ", tokens[i],
                                "; a label is -100 or the token at the same position"));
   }
+  RETURN_IF_ERROR(CheckPadding(json, has_loss));
   const int64_t before = chunk.num_tokens();
   chunk.AddDocument(tokens, has_loss);
   chunk.CountRecord(chunk.num_tokens() == before);

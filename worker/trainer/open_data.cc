@@ -87,9 +87,17 @@ absl::Status OpenEncoder(const TrainConfig& config, TokenPlan& plan) {
   }
   const TextEncoder& encoder = *plan.encoder;
   if (encoder.vocabulary() > config.model.vocabulary) {
+    // With a config.json, the key cannot be set to another number.
+    const std::string advice =
+        config.model_config.empty()
+            ? absl::StrCat("set it to at least ", encoder.vocabulary())
+            : absl::StrCat(
+                  "it is that of the model's config.json: remove the additional tokens from the tokenizer, or "
+                  "let transformers enlarge the model, by resize_token_embeddings(",
+                  encoder.vocabulary(), ") and save_pretrained");
     return absl::InvalidArgumentError(absl::StrCat("train.model.vocabulary is ", config.model.vocabulary,
                                                    ", but the tokenizer has tokens up to ", encoder.vocabulary() - 1,
-                                                   "; set it to at least ", encoder.vocabulary()));
+                                                   "; ", advice));
   }
   if (!plan.rules.has_documents() && !encoder.has_end()) {
     return absl::InvalidArgumentError(

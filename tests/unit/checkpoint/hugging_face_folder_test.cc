@@ -144,7 +144,7 @@ TEST_F(HuggingFaceFolderTest, ShardedExportOfBf16_IsImportedAgain) {
 
   const absl::Status exported =
       ExportModel(*before, kSizes, folder_ / "out", FileSystem::Real(),
-                  {.max_shard_bytes = 1000, .dtype = "BF16", .source_config = config.dump(), .source_folder = source});
+                  {.max_shard_bytes = 1000, .dtype = "BF16", .source_config = config.dump(), .tokenizer = source});
 
   ASSERT_TRUE(exported.ok()) << exported;
   EXPECT_FALSE(FileExists(folder_ / "out/model.safetensors"));
@@ -153,6 +153,8 @@ TEST_F(HuggingFaceFolderTest, ShardedExportOfBf16_IsImportedAgain) {
   EXPECT_EQ(written["dtype"], "bfloat16");
   EXPECT_EQ(written["torch_dtype"], "bfloat16");
   EXPECT_EQ(written["eos_token_id"], 7);
+  // Regression: this file hid the end token, because transformers then does not read that of config.json.
+  EXPECT_FALSE(FileExists(folder_ / "out/generation_config.json"));
   const auto index = nlohmann::json::parse(*ReadFile(folder_ / "out/model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_parameters"], CountParameters(kSizes));
   EXPECT_EQ(index["metadata"]["total_size"], 2 * CountParameters(kSizes));
@@ -167,6 +169,40 @@ TEST_F(HuggingFaceFolderTest, ShardedExportOfBf16_IsImportedAgain) {
       before->ReadTensor("parameter", "wte.weight", "F32", {256, 4}, absl::MakeSpan(expected.data(), 4096)).ok());
   ASSERT_TRUE((*Checkpoint::Open(imported->path))->ReadTensor("parameter", "wte.weight", "F32", {256, 4}, into).ok());
   EXPECT_EQ(found, ConvertValues(ConvertValues(expected, "F32", "BF16"), "BF16", "F32"));
+}
+
+TEST_F(HuggingFaceFolderTest, TokenizerAndTemplateOfAnotherFolder_AreExportedInsteadOfThoseOfTheModel) {
+  const std::string model = folder_ / "model", other = folder_ / "other";
+  for (const std::string& folder : {model, other}) {
+    ASSERT_TRUE(MakeFolders(folder).ok());
+    for (const char* name : {"generation_config.json", "bpe.json", "tokenizer_config.json", "chat_template.jinja"}) {
+      ASSERT_TRUE(WriteFileAtomically(JoinPath(folder, name), "{\"model\": {}, \"in\": \"" + folder + "\"}").ok());
+    }
+  }
+
+  const absl::Status exported =
+      ExportModel(*Saved(), kSizes, folder_ / "out", FileSystem::Real(),
+                  {.source_folder = model, .tokenizer = other + "/bpe.json", .chat_template = "{{ messages }}"});
+
+  ASSERT_TRUE(exported.ok()) << exported;
+  EXPECT_THAT(*ReadFile(folder_ / "out/generation_config.json"), HasSubstr(model));
+  EXPECT_THAT(*ReadFile(folder_ / "out/tokenizer.json"), HasSubstr(other));
+  EXPECT_THAT(*ReadFile(folder_ / "out/tokenizer_config.json"), HasSubstr(other));
+  EXPECT_EQ(*ReadFile(folder_ / "out/chat_template.jinja"), "{{ messages }}");
+}
+
+// A checkpoint of another user could name any file of this one, which would then be in the export.
+TEST_F(HuggingFaceFolderTest, FileThatIsNoTokenizer_IsNotExported) {
+  const std::unique_ptr<Checkpoint> checkpoint = Saved();
+  for (const char* text : {"{\"auths\": {}}", "-----BEGIN OPENSSH PRIVATE KEY-----\n"}) {
+    ASSERT_TRUE(WriteFileAtomically(folder_ / "secret", text).ok());
+
+    const absl::Status refused =
+        ExportModel(*checkpoint, kSizes, folder_ / "out", FileSystem::Real(), {.tokenizer = folder_ / "secret"});
+
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_FALSE(FileExists(folder_ / "out"));
+  }
 }
 
 TEST_F(HuggingFaceFolderTest, FailedExport_LeavesNothing) {

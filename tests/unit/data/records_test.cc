@@ -123,6 +123,23 @@ TEST(RecordsTest, TokensThatCannotBeUsed_AreNamed) {
   EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6], "labels": [5, -99]})", Labelled()), HasSubstr("or -100"));
 }
 
+// Regression: the padding of records that were padded to one length was trained on.
+TEST(RecordsTest, PaddingThatWouldBeTrainedOn_IsRefused) {
+  const RecordRules stream{.fields = {.input_ids = "input_ids"}, .vocabulary = 100};
+
+  EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]})", stream),
+              HasSubstr("element 2 of 'attention_mask' is 0: the tokens contain padding"));
+  EXPECT_THAT(
+      ReasonOf(R"({"input_ids": [0, 5, 6], "labels": [-100, -100, 6], "attention_mask": [0, 1, 1]})", Labelled()),
+      HasSubstr("element 0 of 'attention_mask' is 0"));
+  EXPECT_THAT(ReasonOf(R"({"input_ids": [5, 6, 0], "labels": [5, 6, 0], "attention_mask": [1, 1, 0]})", Labelled()),
+              HasSubstr("element 2 of 'attention_mask' is 0"));
+  EXPECT_THAT(
+      Read(R"({"input_ids": [5, 6, 0], "labels": [-100, 6, -100], "attention_mask": [1, 1, 0]})", Labelled()).mask,
+      ElementsAre(0, 1, 0));
+  EXPECT_THAT(Read(R"({"input_ids": [5, 6], "attention_mask": [1, 1]})", stream).tokens, ElementsAre(5, 6));
+}
+
 // The first record decides whether there are labels. If the first record lacks them, labels of later records must not
 // be ignored silently: the job would train on all prompts.
 TEST(RecordsTest, LabelsThatTheFirstRecordLacks_AreRefused_UnlessTheFieldsAreNamed) {

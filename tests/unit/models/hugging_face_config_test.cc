@@ -54,6 +54,7 @@ TEST(HuggingFaceConfig, EverySettingThatCannotBeTrainedIsRefused) {
   EXPECT_THAT(Refusal("tie_word_embeddings", false), HasSubstr("tie_word_embeddings: expected true, found false"));
   EXPECT_THAT(Refusal("n_inner", 99), HasSubstr("n_inner: expected 16, found 99"));
   EXPECT_THAT(Refusal("n_layer", "two"), HasSubstr("n_layer: expected a positive whole number, found \"two\""));
+  EXPECT_THAT(Refusal("n_layer", 1'000'000'000), HasSubstr("n_layer: expected at most 1024, found 1000000000"));
   EXPECT_THAT(Refusal("n_head", 3), HasSubstr("n_head 3 does not divide n_embd 4"));
   EXPECT_THAT(Refusal("resid_pdrop", 1), HasSubstr("resid_pdrop"));
   EXPECT_THAT(Refusal("embd_pdrop", 0), HasSubstr("embd_pdrop: expected 0.25, the value of resid_pdrop, found 0"));

@@ -166,6 +166,16 @@ TEST(LoraPath, ListOfAllProjections_BecomesShort) {
             (std::vector<std::string>{"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}));
 }
 
+// Regression: a client could stop the coordinator for hours, because targets were compared with the projections of all
+// layers before the number of layers was checked.
+TEST(LoraPath, TooManyLayers_AreRefusedQuickly) {
+  v1::JobSpec spec = ReadWithAdapter("{path: adapter}", std::string(kAdapterConfig)).spec;
+  spec.mutable_train()->mutable_model()->set_layers(4'000'000'000);
+
+  EXPECT_THAT(std::string(PrepareLora(spec).status().message()),
+              HasSubstr("train.model.layers: must be from 1 to 1024, found 4"));
+}
+
 TEST(LoraPath, EqualKeysAreAccepted_AndDropoutMayDiffer) {
   const ReadJob read = ReadWithAdapter("{path: adapter, rank: 4, alpha: 8, dropout: 0, targets: [c_attn, c_proj]}",
                                        std::string(kAdapterConfig));

@@ -253,8 +253,14 @@ TEST_F(TokenizedDataTest, PromptsAndResponses_BecomeTheTokensOfTheTokenizersFile
   order.config.data.tokenizer_path = folder_.path();
 
   const auto refused = Run(order, FileSystem::Real(), kExitRefused);
-  EXPECT_THAT(refused->links[0]->FactsOf<RefusedFact>()[0].message,
-              HasSubstr("train.model.vocabulary is 256, but the tokenizer has tokens up to 259"));
+  EXPECT_THAT(
+      refused->links[0]->FactsOf<RefusedFact>()[0].message,
+      HasSubstr("train.model.vocabulary is 256, but the tokenizer has tokens up to 259; set it to at least 260"));
+  // Regression: the advice was the same for a job with a config.json, which refuses another vocabulary.
+  order.config.model_config = "{}";
+  const auto of_folder = Run(order, FileSystem::Real(), kExitRefused);
+  EXPECT_THAT(of_folder->links[0]->FactsOf<RefusedFact>()[0].message, HasSubstr("resize_token_embeddings(260)"));
+  order.config.model_config = "";
   order.config.model.vocabulary = SmallTokenizer::kVocabulary;
   EXPECT_THAT(Run(order)->links[0]->steps(), SizeIs(2));
 

@@ -1,0 +1,35 @@
+#include "client/export_sources.h"
+
+#include <algorithm>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/manifest_file.h"
+#include "models/lora_targets.h"
+
+namespace trainyard::client {
+
+std::string BaseOfAdapters(v1::Model model) {
+  constexpr int kJobsMax = 100;  // the checkpoints of two jobs may name each other
+  std::string weights;
+  for (int job = 0; job < kJobsMax; ++job) {
+    weights = model.has_init_from() ? model.init_from() : model.path();
+    if (weights.empty()) break;
+    const absl::StatusOr<std::string> text = ReadManifestText(weights);
+    if (!text.ok()) break;  // not a checkpoint
+    const absl::StatusOr<Manifest> manifest = ParseManifest(*text);
+    if (!manifest.ok()) break;
+    const bool has_adapters = std::any_of(manifest->tensors.begin(), manifest->tensors.end(),
+                                          [](const ManifestTensor& tensor) { return IsAdapterName(tensor.name); });
+    v1::JobSpec spec;
+    if (!has_adapters || !spec.ParseFromString(manifest->spec)) break;
+    model = spec.train().model();
+  }
+  return weights;
+}
+
+std::string TokenizerToExport(const v1::Train& train) {
+  return train.data().has_tokenizer_path() ? train.data().tokenizer_path() : train.model().path();
+}
+
+}  // namespace trainyard::client
