@@ -252,7 +252,7 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
   if (const auto* published = std::get_if<JobPublished>(&effect)) {
     const v1::Event& event = *published->event;
     if (event.has_step()) ObserveStep(published->job, event.step());
-    if (event.has_state()) {
+    if (event.has_state() && !published->repeats_state) {
       counters_[kTransitions.name]->Add({{"state", Lower(StateName(event.state().state()))}}).Increment();
     }
   } else if (const auto* failure = std::get_if<FailureCounted>(&effect)) {
