@@ -205,7 +205,7 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
   if (!is_new) return series;
   series.labels = {{"job_id", job.id.value()}, {"job_name", job.record.job().spec().name()}};
   if (job.head().spec().has_train()) {
-    AddStepGauges(series);
+    AddStepGauges(job, series);
     series.bubble->Set(PlanPipeline(job.head().spec()).bubble);
   }
   for (GoodputPart part : kGoodputParts) {
@@ -216,9 +216,10 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
 }
 
 // For a command, this is called only when it has reported a step, because it may never report one, and a gauge that
-// stays at 0 would look like a hang.
-void CoordinatorMetrics::AddStepGauges(JobSeries& series) {
+// stays at 0 would look like a hang. The job may have made steps before this coordinator started.
+void CoordinatorMetrics::AddStepGauges(const Job& job, JobSeries& series) {
   series.step = &gauges_[kStep.name]->Add(series.labels);
+  series.step->Set(static_cast<double>(std::max(job.head().last_step(), job.published.step())));
   series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
   series.exposed = &gauges_[kExposed.name]->Add(series.labels);
   series.bubble = &gauges_[kBubble.name]->Add(series.labels);
@@ -237,7 +238,7 @@ void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
     auto job = core.state().jobs.find(id);
     if (job == core.state().jobs.end() || IsFinal(job->second.state())) continue;
     JobSeries& series = SeriesOf(job->second);
-    if (series.step == nullptr) AddStepGauges(series);
+    if (series.step == nullptr) AddStepGauges(job->second, series);
     series.step->Set(static_cast<double>(step.step()));
     if (step.has_loss() && series.loss == nullptr) series.loss = &gauges_[kLoss.name]->Add(series.labels);
     if (step.has_loss()) series.loss->Set(step.loss());

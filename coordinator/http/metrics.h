@@ -74,7 +74,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   };
 
   JobSeries& SeriesOf(const Job& job);
-  void AddStepGauges(JobSeries& series);
+  void AddStepGauges(const Job& job, JobSeries& series);
   void ObserveStep(const JobId& job, const v1::StepReport& step);
   void ObserveNewestSteps(const Core& core);
   void ObserveTotals(const Core& core);

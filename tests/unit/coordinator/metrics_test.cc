@@ -162,6 +162,23 @@ TEST(Metrics, NewReasonOfAState_CountsAsNoTransition) {
   EXPECT_THAT(ValuesOf(metrics, "trainyard_job_transitions_total", "state"), ElementsAre(Pair("queued", 1)));
 }
 
+TEST(Metrics, StepOfAJob_IsKnownAfterARestartOfTheCoordinator) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  const std::string job = "job00000001";
+  ASSERT_TRUE(harness.Submit(MakeSpec(1), job).status.ok());
+  BringToRunning(harness, host, job);
+  host.Report(Key(job, 1, 0), 1, 7);
+  harness.Advance(absl::Seconds(2));  // the newest step is recorded once a second
+
+  harness.Restart();
+  CoordinatorMetrics metrics;
+  Scrape(metrics, harness);
+
+  EXPECT_THAT(ValuesOf(metrics, "trainyard_job_step", "job_id"), ElementsAre(Pair(job, 7)));
+}
+
 double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {
   for (const auto& family : families) {
     if (family.name != "trainyard_hosts") continue;
