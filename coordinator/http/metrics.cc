@@ -283,7 +283,7 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
       gauges_[kBubble.name]->Remove(it->second.bubble);
     }
     for (prometheus::Gauge* gauge : it->second.goodput) gauges_[kGoodput.name]->Remove(gauge);
-    for (auto& [labels, gauge] : it->second.memory) gauges_[labels.metric]->Remove(gauge);
+    for (auto& [labels, memory] : it->second.memory) gauges_[labels.metric]->Remove(memory.gauge);
     jobs_.erase(it);
   }
 }
@@ -355,25 +355,36 @@ void CoordinatorMetrics::ObserveGoodput(const Core& core, absl::Time now) {
 }
 
 void CoordinatorMetrics::ObserveMemory(const Core& core) {
+  ++memory_scrape_;
   for (const auto& [id, job] : core.state().jobs) {
-    if (IsFinal(job.state())) continue;
-    JobSeries& series = SeriesOf(job);
-    if (job.ranks.empty()) continue;
-    const JobLayout layout = LayoutOf(job.head().spec());
-    for (size_t rank = 0; rank < std::min(job.ranks.size(), RankMetrics::kRanksPerJob); ++rank) {
-      for (const v1::MemoryUse& use : job.ranks[rank].memory) {
-        for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
-          prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];
-          if (gauge == nullptr) {
-            gauge = &gauges_[metric]->Add(LabelsWith(
-                series.labels,
-                {{"rank", absl::StrCat(rank)}, {"stage", absl::StrCat(layout.StageOf(rank))}, {"kind", use.kind()}}));
-          }
-          gauge->Set(static_cast<double>(bytes));
+    if (!IsFinal(job.state())) ObserveMemoryOf(job, SeriesOf(job));
+  }
+}
+
+// Removes the series of ranks that have ended or that a smaller group no longer has. GaugeSet would do the same, but
+// look up every series by its labels, which costs the loop too much time for this many.
+void CoordinatorMetrics::ObserveMemoryOf(const Job& job, JobSeries& series) {
+  const JobLayout layout = job.ranks.empty() ? JobLayout() : LayoutOf(job.head().spec());
+  for (size_t rank = 0; rank < std::min(job.ranks.size(), RankMetrics::kRanksPerJob); ++rank) {
+    if (job.ranks[rank].ended()) continue;
+    for (const v1::MemoryUse& use : job.ranks[rank].memory) {
+      for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
+        MemoryGauge& memory = series.memory[{metric, rank, use.kind()}];
+        if (memory.gauge == nullptr) {
+          memory.gauge = &gauges_[metric]->Add(LabelsWith(
+              series.labels,
+              {{"rank", absl::StrCat(rank)}, {"stage", absl::StrCat(layout.StageOf(rank))}, {"kind", use.kind()}}));
         }
+        memory.gauge->Set(static_cast<double>(bytes));
+        memory.scrape = memory_scrape_;
       }
     }
   }
+  std::erase_if(series.memory, [this](const auto& entry) {
+    const bool is_over = entry.second.scrape != memory_scrape_;
+    if (is_over) gauges_[entry.first.metric]->Remove(entry.second.gauge);
+    return is_over;
+  });
 }
 
 void CoordinatorMetrics::ObserveQueue(const Core& core, absl::Time now) {

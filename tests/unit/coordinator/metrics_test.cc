@@ -179,6 +179,30 @@ TEST(Metrics, StepOfAJob_IsKnownAfterARestartOfTheCoordinator) {
   EXPECT_THAT(ValuesOf(metrics, "trainyard_job_step", "job_id"), ElementsAre(Pair(job, 7)));
 }
 
+TEST(Metrics, MemoryOfARank_IsShownWhileTheRankRuns) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  const std::string job = "job00000001";
+  ASSERT_TRUE(harness.Submit(MakeSpec(2), job).status.ok());
+  BringToRunning(harness, host, job);
+  RankReportsReceived received{host.session, {}};
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    v1::RankReport& report = *received.reports.add_reports();
+    *report.mutable_key() = Key(job, 1, rank);
+    report.add_memory()->set_kind("host");
+    report.mutable_memory(0)->set_bytes(100 + rank);
+  }
+  harness.Handle(std::move(received));
+  CoordinatorMetrics metrics;
+  Scrape(metrics, harness);
+  EXPECT_THAT(ValuesOf(metrics, "trainyard_rank_memory_bytes", "rank"), ElementsAre(Pair("0", 100), Pair("1", 101)));
+
+  host.Exit(Key(job, 1, 1), 1);
+  Scrape(metrics, harness);
+  EXPECT_THAT(ValuesOf(metrics, "trainyard_rank_memory_bytes", "rank"), ElementsAre(Pair("0", 100)));
+}
+
 double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {
   for (const auto& family : families) {
     if (family.name != "trainyard_hosts") continue;
