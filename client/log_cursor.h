@@ -24,6 +24,9 @@ class LogCursor {
  public:
   using Key = std::tuple<uint64_t, uint32_t, bool>;  // generation, rank, standard error
 
+  // `tail`: the first stream begins with the last `tail` lines of each rank; 0: with all stored lines.
+  explicit LogCursor(uint64_t tail = 0) : tail_(tail) {}
+
   // One pass over all stored output.
   class Search {
    public:
@@ -59,7 +62,11 @@ class LogCursor {
  private:
   static Key KeyOf(const v1::LogLine& line) { return {line.generation(), line.rank(), line.is_stderr()}; }
   static void Push(const std::string& text, std::deque<std::string>* window);
+  // The number of the first lines of a stream, none of whose `lines` lines was shown, that are not new: `tail` left
+  // them out.
+  uint64_t LeftOut(const Key& key, uint64_t lines) const;
 
+  const uint64_t tail_;
   std::map<Key, std::deque<std::string>> last_;  // the lines shown last, at most kWindow
   std::map<Key, uint64_t> skip_;                 // how many lines IsNew still skips
 };

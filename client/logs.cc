@@ -95,7 +95,7 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
     return ReadLogs(*connection, options, options.tail, false,
                     [&](const v1::LogLine& line) { ShowLine(line, options); });
   }
-  LogCursor cursor;
+  LogCursor cursor(options.tail);
   Retry retry(options.reconnect.retry);
   bool any_line_shown = false;
   absl::Status status = ReadLogs(*connection, options, options.tail, true, [&](const v1::LogLine& line) {
