@@ -6,7 +6,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/logging.h"
@@ -438,7 +437,8 @@ HttpObserver CoordinatorMetrics::MakeHttpObserver() {
 // Anyone who reaches the port can cause these lines, so there is at most one for each reason in each period.
 void CoordinatorMetrics::LogRefused(const char* reason, const std::string& peer) {
   absl::MutexLock lock(&refused_mu_);
-  const auto suppressed = refused_.try_emplace(reason, kRefusedLogPeriod).first->second.Allow(absl::Now());
+  const auto suppressed =
+      refused_.try_emplace(reason, kRefusedLogPeriod).first->second.Allow(Clock::GetSteadyClock().TimeNow());
   if (!suppressed.has_value()) return;
   spdlog::warn("HTTP: refused {} ({}); {} more since the last such line; {} counts all of them",
                peer.empty() ? "a client" : peer, reason, *suppressed, kHttpRefused.name);
