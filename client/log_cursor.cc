@@ -9,9 +9,12 @@ void LogCursor::Push(const std::string& text, std::deque<std::string>* window) {
   if (window->size() > kWindow) window->pop_front();
 }
 
-void LogCursor::RecordShown(const v1::LogLine& line) { Push(line.text(), &last_[KeyOf(line)]); }
+void LogCursor::RecordShown(const v1::LogLine& line) {
+  if (!line.is_progress()) Push(line.text(), &last_[KeyOf(line)]);
+}
 
 bool LogCursor::IsNew(const v1::LogLine& line) {
+  if (line.is_progress()) return true;
   auto it = skip_.find(KeyOf(line));
   if (it == skip_.end() || it->second == 0) return true;
   --it->second;
@@ -19,6 +22,7 @@ bool LogCursor::IsNew(const v1::LogLine& line) {
 }
 
 void LogCursor::Search::Add(const v1::LogLine& line) {
+  if (line.is_progress()) return;  // the next stream contains its newest text
   const Key key = KeyOf(line);
   Stream& stream = streams_[key];
   ++stream.lines;

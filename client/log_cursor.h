@@ -1,6 +1,7 @@
 // Remembers which lines of a job's output have been shown, so that a reader continues after a lost connection without
 // repeating or skipping lines. Output lines have no numbers. Therefore all stored output is read again after
-// reconnecting, and the position is found by matching the lines shown last. Pure.
+// reconnecting, and the position is found by matching the lines shown last. Progress bars do not count, because the
+// stored output has only their final texts. Pure.
 //
 //   cursor.RecordShown(line)...                 for the first stream
 //   LogCursor::Search search = cursor.Resume(); search.Add(line)...   all stored output, without following
