@@ -280,7 +280,8 @@ struct LogReader {
 struct State {
   CoreOptions options;
   absl::Time started_at;
-  absl::Duration away;  // by how much the core's time is behind the steady clock, after the process was stopped
+  absl::Duration away;        // by how much the core's time is behind the steady clock, after the process was stopped
+  absl::Duration wall_ahead;  // by how much the wall clock was ahead of the steady clock when that was last recorded
 
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job
