@@ -12,6 +12,7 @@
 #include "client/find_job.h"
 #include "client/job_calls.h"
 #include "client/output.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -79,7 +80,7 @@ absl::Status Events(const Globals& globals, EventsOptions options) {
     }
     if (!IsUnanswered(more.status())) return more.status();
     if (!retry.is_unanswered()) Say(absl::StrCat(more.status().message(), "; trying again"));
-    absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
+    absl::optional<absl::Duration> wait = retry.Failed(Clock::GetSteadyClock().TimeNow());
     if (!wait.has_value()) return more.status();
     absl::SleepFor(*wait);
   }

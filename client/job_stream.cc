@@ -7,8 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/exit_code.h"
+#include "common/clock.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
 
@@ -114,7 +115,7 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
     absl::Duration wait;
     if (IsUnanswered(status)) {
       if (!retry.is_unanswered()) on_notice(absl::StrCat(status.message(), "; the job continues; trying again"));
-      absl::optional<absl::Duration> wait_before_retry = retry.Failed(absl::Now());
+      absl::optional<absl::Duration> wait_before_retry = retry.Failed(Clock::GetSteadyClock().TimeNow());
       if (!wait_before_retry.has_value()) return status;
       wait = *wait_before_retry;
     } else if (status.ok()) {

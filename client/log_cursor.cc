@@ -1,5 +1,7 @@
 #include "client/log_cursor.h"
 
+#include <algorithm>
+
 namespace trainyard::client {
 
 void LogCursor::Push(const std::string& text, std::deque<std::string>* window) {
@@ -7,9 +9,12 @@ void LogCursor::Push(const std::string& text, std::deque<std::string>* window) {
   if (window->size() > kWindow) window->pop_front();
 }
 
-void LogCursor::RecordShown(const v1::LogLine& line) { Push(line.text(), &last_[KeyOf(line)]); }
+void LogCursor::RecordShown(const v1::LogLine& line) {
+  if (!line.is_progress()) Push(line.text(), &last_[KeyOf(line)]);
+}
 
 bool LogCursor::IsNew(const v1::LogLine& line) {
+  if (line.is_progress()) return true;
   auto it = skip_.find(KeyOf(line));
   if (it == skip_.end() || it->second == 0) return true;
   --it->second;
@@ -17,6 +22,7 @@ bool LogCursor::IsNew(const v1::LogLine& line) {
 }
 
 void LogCursor::Search::Add(const v1::LogLine& line) {
+  if (line.is_progress()) return;  // the next stream contains its newest text
   const Key key = KeyOf(line);
   Stream& stream = streams_[key];
   ++stream.lines;
@@ -29,7 +35,21 @@ void LogCursor::Search::Add(const v1::LogLine& line) {
   if (stream.last == window->second) stream.shown = stream.lines;
 }
 
+// Earlier generations of a rank are older than the lines shown. The other stream of the newest one may have new lines:
+// as many of them are shown as the tail would have.
+uint64_t LogCursor::LeftOut(const Key& key, uint64_t lines) const {
+  uint64_t newest = 0;  // the newest generation of the rank of which a line was shown
+  for (const auto& [shown, window] : last_) {
+    if (std::get<1>(shown) == std::get<1>(key)) newest = std::max(newest, std::get<0>(shown));
+  }
+  if (tail_ == 0 || std::get<0>(key) > newest) return 0;
+  return std::get<0>(key) < newest ? lines : lines - std::min(lines, tail_);
+}
+
 std::vector<v1::LogLine> LogCursor::Search::NewLines() {
+  for (auto& [key, stream] : streams_) {
+    if (!cursor_.last_.contains(key)) stream.shown = cursor_.LeftOut(key, stream.lines);
+  }
   std::vector<v1::LogLine> new_lines;
   for (auto& [number, line] : lines_) {
     if (number > streams_[KeyOf(line)].shown) new_lines.push_back(std::move(line));

@@ -1,6 +1,7 @@
 // Remembers which lines of a job's output have been shown, so that a reader continues after a lost connection without
 // repeating or skipping lines. Output lines have no numbers. Therefore all stored output is read again after
-// reconnecting, and the position is found by matching the lines shown last. Pure.
+// reconnecting, and the position is found by matching the lines shown last. Progress bars do not count, because the
+// stored output has only their final texts. Pure.
 //
 //   cursor.RecordShown(line)...                 for the first stream
 //   LogCursor::Search search = cursor.Resume(); search.Add(line)...   all stored output, without following
@@ -23,6 +24,9 @@ namespace trainyard::client {
 class LogCursor {
  public:
   using Key = std::tuple<uint64_t, uint32_t, bool>;  // generation, rank, standard error
+
+  // `tail`: the first stream begins with the last `tail` lines of each rank; 0: with all stored lines.
+  explicit LogCursor(uint64_t tail = 0) : tail_(tail) {}
 
   // One pass over all stored output.
   class Search {
@@ -59,7 +63,11 @@ class LogCursor {
  private:
   static Key KeyOf(const v1::LogLine& line) { return {line.generation(), line.rank(), line.is_stderr()}; }
   static void Push(const std::string& text, std::deque<std::string>* window);
+  // The number of the first lines of a stream, none of whose `lines` lines was shown, that are not new: `tail` left
+  // them out.
+  uint64_t LeftOut(const Key& key, uint64_t lines) const;
 
+  const uint64_t tail_;
   std::map<Key, std::deque<std::string>> last_;  // the lines shown last, at most kWindow
   std::map<Key, uint64_t> skip_;                 // how many lines IsNew still skips
 };

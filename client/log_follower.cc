@@ -3,8 +3,9 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/output.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -89,7 +90,7 @@ void LogFollower::Run() {
   };
   absl::Status status = Read(/*follow=*/true, [this](const v1::LogLine& line) { Show(line); });
   while (IsUnanswered(status)) {
-    const absl::optional<absl::Duration> wait = retry_.Failed(absl::Now());
+    const absl::optional<absl::Duration> wait = retry_.Failed(Clock::GetSteadyClock().TimeNow());
     if (!wait.has_value() || !Pause(*wait)) return;
     status = Resume();
   }

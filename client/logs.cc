@@ -13,6 +13,7 @@
 #include "client/log_cursor.h"
 #include "client/output.h"
 #include "client/text.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -95,7 +96,7 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
     return ReadLogs(*connection, options, options.tail, false,
                     [&](const v1::LogLine& line) { ShowLine(line, options); });
   }
-  LogCursor cursor;
+  LogCursor cursor(options.tail);
   Retry retry(options.reconnect.retry);
   bool any_line_shown = false;
   absl::Status status = ReadLogs(*connection, options, options.tail, true, [&](const v1::LogLine& line) {
@@ -107,7 +108,7 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
   if (!any_line_shown) return status;
   while (IsUnanswered(status)) {
     if (!retry.is_unanswered()) Say(absl::StrCat(status.message(), "; trying again"));
-    absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
+    absl::optional<absl::Duration> wait = retry.Failed(Clock::GetSteadyClock().TimeNow());
     if (!wait.has_value()) return status;
     absl::SleepFor(*wait);
     status = ResumeLogs(*connection, options, cursor, retry);

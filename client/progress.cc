@@ -133,7 +133,8 @@ class TextProgress final : public Progress {
     }
     // Redraw at most ten times a second; always show the last step.
     constexpr absl::Duration kRedraw = absl::Milliseconds(100);
-    if (time - drawn_at_ < kRedraw && step.step() != steps_total_) return;
+    const absl::Duration since = time - drawn_at_;  // negative: the clock of the coordinator was set back
+    if (since >= absl::ZeroDuration() && since < kRedraw && step.step() != steps_total_) return;
     drawn_at_ = time;
     TerminalTraits now = terminal_.traits();
     now.columns = terminal_.columns();
@@ -175,7 +176,8 @@ class JsonProgress final : public Progress {
 bool LinePacer::ShouldPrint(uint64_t step, uint64_t steps_total, absl::Time time) {
   const absl::Duration since = time - printed_at_;
   const bool is_far = step - printed_step_ >= std::max<uint64_t>(1, steps_total / 20);
-  const bool print = step == steps_total || printed_step_ == 0 || since >= absl::Seconds(5) ||
+  const bool was_set_back = since < absl::ZeroDuration();  // the clock of the coordinator
+  const bool print = step == steps_total || printed_step_ == 0 || was_set_back || since >= absl::Seconds(5) ||
                      (is_far && since >= absl::Milliseconds(500));
   if (print) {
     printed_step_ = step;

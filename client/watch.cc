@@ -13,6 +13,7 @@
 #include "client/job_calls.h"
 #include "client/job_session.h"
 #include "client/output.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -34,7 +35,7 @@ absl::StatusOr<v1::Job> GetJobWithRetries(Connection& connection, const WatchOpt
     }();
     if (job.ok() || !IsUnanswered(job.status())) return job;
     if (!retry.is_unanswered()) Say(absl::StrCat(job.status().message(), "; trying again"));
-    absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
+    absl::optional<absl::Duration> wait = retry.Failed(Clock::GetSteadyClock().TimeNow());
     if (!wait.has_value()) return job;
     absl::SleepFor(*wait);
   }

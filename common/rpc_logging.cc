@@ -7,7 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/log_rate_limiter.h"
 #include "common/logging.h"
 
@@ -52,7 +53,7 @@ void RouteRpcLogs() {
       [](google::protobuf::LogLevel level, const char* file, int number, const std::string& message) {
         // Requests are parsed before their sender is authenticated, so any sender can cause these lines.
         static auto* const limiter = new LogRateLimiter(absl::Minutes(1));
-        const absl::optional<uint64_t> suppressed = limiter->Allow(absl::Now());
+        const absl::optional<uint64_t> suppressed = limiter->Allow(Clock::GetSteadyClock().TimeNow());
         if (!suppressed.has_value()) return;
         const std::string suffix =
             *suppressed == 0 ? "" : absl::StrCat(" (", *suppressed, " similar lines were suppressed before)");

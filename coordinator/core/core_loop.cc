@@ -10,7 +10,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/error_details.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
@@ -160,7 +161,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
     batch.push_back(std::move(tick));
     next_tick_ = now.steady + kTickInterval;
   }
-  absl::Time begin = absl::Now();
+  absl::Time begin = Clock::GetSteadyClock().TimeNow();
   for (Event& event : batch) {
     if (std::optional<Reply> answer = AnswerIfGivenUp(event)) {
       unwritten.effects.push_back(*std::move(answer));
@@ -175,7 +176,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
     collect(options_.core->Handle(std::move(event), now));
 #endif
   }
-  round.handle_time += absl::Now() - begin;
+  round.handle_time += Clock::GetSteadyClock().TimeNow() - begin;
   if (held_until_ == absl::InfiniteFuture()) held_until_ = now.steady + kHoldMax;
   if (MayHold(unwritten) && now.steady < held_until_) {
     held_ = std::move(unwritten);
@@ -205,7 +206,7 @@ bool CoreLoop::MayHold(const Unwritten& unwritten) const {
 
 // Writes all commits, or up to the first that the store refuses; then the rest waits, and so does every effect.
 absl::Status CoreLoop::Write(Unwritten unwritten) {
-  absl::Time begin = absl::Now();
+  absl::Time begin = Clock::GetSteadyClock().TimeNow();
   for (; unwritten.written < unwritten.commits.size(); ++unwritten.written) {
     absl::StatusOr<uint64_t> revision = options_.store->Commit(unwritten.commits[unwritten.written], revision_);
     if (!revision.ok()) {
@@ -215,7 +216,7 @@ absl::Status CoreLoop::Write(Unwritten unwritten) {
     }
     revision_ = *revision;
   }
-  if (!unwritten.commits.empty()) unwritten.round.commit_time = absl::Now() - begin;
+  if (!unwritten.commits.empty()) unwritten.round.commit_time = Clock::GetSteadyClock().TimeNow() - begin;
   Release(unwritten);
   return absl::OkStatus();
 }

@@ -95,6 +95,7 @@ struct WriteLog {
 struct JobPublished {
   JobId job;
   EventPtr event;
+  bool repeats_state = false;  // an event of the state that the job had before: only the reason has changed
 };
 
 enum class DroppedKind { kDurable, kReport, kCluster };

@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
+#include "coordinator/policy/goodput.h"
 #include "coordinator/policy/lifecycle.h"
 #include "coordinator/policy/recovery.h"
 
@@ -176,6 +177,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   job.head().set_unreachable(false);  // as far as this coordinator knows
   if (IsFinal(job_state)) state.finished.push_back(job.id);
   if (IsFinal(job_state)) return absl::OkStatus();
+  FollowWallClock(*job.record.mutable_goodput());
   IndexQueue(job, now, state);
   for (const auto& [name, ranks] : job.ranks_on) {
     // A host that was forgotten after its ranks ended stays forgotten.

@@ -282,6 +282,7 @@ struct State {
   CoreOptions options;
   absl::Time started_at;
   absl::Duration away;          // by how much the core's time is behind the steady clock, after the process was stopped
+  absl::Duration wall_ahead;    // by how much the wall clock was ahead of the steady clock when that was last recorded
   bool hosts_had_time = false;  // HostsHadTime was true in a tick, and the waiting jobs were considered then
 
   std::map<JobId, Job> jobs;

@@ -73,7 +73,8 @@ void Turn::PublishReport(Job& job, v1::Event event, bool is_new) {
   size_t dropped = job.history.AddReport(shared);
   if (dropped > 0) Emit(EventsDropped{DroppedKind::kReport, dropped});
   jobs_with_events_.insert(job.id);
-  if (is_new) Emit(JobPublished{job.id, std::move(shared)});
+  const bool repeats_state = shared->has_state();  // changes of the state are durable
+  if (is_new) Emit(JobPublished{job.id, std::move(shared), repeats_state});
 }
 
 void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {

@@ -4,6 +4,12 @@
 #include "coordinator/policy/goodput.h"
 
 namespace trainyard {
+namespace {
+
+// Smaller changes of the wall clock, for example by a time service that adjusts its speed, are not worth a write.
+constexpr absl::Duration kClockChange = absl::Seconds(5);
+
+}  // namespace
 
 v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady) {
   v1::GoodputRecord ledger = job.record.goodput();
@@ -17,6 +23,21 @@ v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady) {
   return ledger;
 }
 
-void AccountGoodput(const Turn& turn, Job& job) { *job.record.mutable_goodput() = AccountedTo(job, turn.steady); }
+void AccountGoodput(const Turn& turn, Job& job) {
+  if (IsFinal(job.state())) return;
+  *job.record.mutable_goodput() = AccountedTo(job, turn.steady);
+  job.record.mutable_goodput()->set_wall_ahead_ms(absl::ToInt64Milliseconds(turn.wall - turn.steady));
+}
+
+void RecordSetWallClock(Turn& turn) {
+  const absl::Duration ahead = turn.wall - turn.steady;
+  if (absl::AbsDuration(ahead - turn.state.wall_ahead) < kClockChange) return;
+  turn.state.wall_ahead = ahead;
+  for (auto& [id, job] : turn.state.jobs) {
+    if (IsFinal(job.state())) continue;
+    AccountGoodput(turn, job);
+    turn.Save(job);
+  }
+}
 
 }  // namespace trainyard

@@ -10,6 +10,10 @@ namespace trainyard {
 // trainers.
 void AccountGoodput(const Turn& turn, Job& job);
 
+// Records it in the ledgers of all unfinished jobs if the wall clock was set since the last call. Called for each tick.
+// Otherwise the next coordinator would count the difference as time of the jobs, and end a command for its time limit.
+void RecordSetWallClock(Turn& turn);
+
 // Returns the ledger as it would be at `steady`; changes nothing.
 v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady);
 

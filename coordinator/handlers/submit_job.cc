@@ -97,6 +97,7 @@ Job MakeNewJob(const Turn& turn, const v1::SubmitRequest& request, const JobId& 
   head.set_resume(request.resume());
   head.set_allow_fresh_start(request.allow_fresh_start());
   *job.record.mutable_goodput() = BeginGoodput(absl::ToUnixMillis(turn.steady));
+  job.record.mutable_goodput()->set_wall_ahead_ms(absl::ToInt64Milliseconds(turn.wall - turn.steady));
   head.set_priority(head.spec().priority());
   job.record.set_spec_bytes(std::move(prepared.bytes));
   return job;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/limits.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/advance_job.h"
 #include "coordinator/handlers/avoid_hosts.h"
 #include "coordinator/handlers/dropped_reports.h"
@@ -248,6 +249,7 @@ void EndReaders(Turn& turn) {
 
 void Run(Turn& turn, Tick& event) {
   State& state = turn.state;
+  RecordSetWallClock(turn);
   for (const Tick::Contact& contact : event.contacts) {
     auto session = state.sessions.find(contact.session);
     if (session != state.sessions.end()) {

@@ -6,7 +6,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/logging.h"
@@ -205,7 +204,7 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
   if (!is_new) return series;
   series.labels = {{"job_id", job.id.value()}, {"job_name", job.record.job().spec().name()}};
   if (job.head().spec().has_train()) {
-    AddStepGauges(series);
+    AddStepGauges(job, series);
     series.bubble->Set(PlanPipeline(job.head().spec()).bubble);
   }
   for (GoodputPart part : kGoodputParts) {
@@ -216,9 +215,10 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
 }
 
 // For a command, this is called only when it has reported a step, because it may never report one, and a gauge that
-// stays at 0 would look like a hang.
-void CoordinatorMetrics::AddStepGauges(JobSeries& series) {
+// stays at 0 would look like a hang. The job may have made steps before this coordinator started.
+void CoordinatorMetrics::AddStepGauges(const Job& job, JobSeries& series) {
   series.step = &gauges_[kStep.name]->Add(series.labels);
+  series.step->Set(static_cast<double>(std::max(job.head().last_step(), job.published.step())));
   series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
   series.exposed = &gauges_[kExposed.name]->Add(series.labels);
   series.bubble = &gauges_[kBubble.name]->Add(series.labels);
@@ -237,7 +237,7 @@ void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
     auto job = core.state().jobs.find(id);
     if (job == core.state().jobs.end() || IsFinal(job->second.state())) continue;
     JobSeries& series = SeriesOf(job->second);
-    if (series.step == nullptr) AddStepGauges(series);
+    if (series.step == nullptr) AddStepGauges(job->second, series);
     series.step->Set(static_cast<double>(step.step()));
     if (step.has_loss() && series.loss == nullptr) series.loss = &gauges_[kLoss.name]->Add(series.labels);
     if (step.has_loss()) series.loss->Set(step.loss());
@@ -252,7 +252,7 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
   if (const auto* published = std::get_if<JobPublished>(&effect)) {
     const v1::Event& event = *published->event;
     if (event.has_step()) ObserveStep(published->job, event.step());
-    if (event.has_state()) {
+    if (event.has_state() && !published->repeats_state) {
       counters_[kTransitions.name]->Add({{"state", Lower(StateName(event.state().state()))}}).Increment();
     }
   } else if (const auto* failure = std::get_if<FailureCounted>(&effect)) {
@@ -282,7 +282,7 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
       gauges_[kBubble.name]->Remove(it->second.bubble);
     }
     for (prometheus::Gauge* gauge : it->second.goodput) gauges_[kGoodput.name]->Remove(gauge);
-    for (auto& [labels, gauge] : it->second.memory) gauges_[labels.metric]->Remove(gauge);
+    for (auto& [labels, memory] : it->second.memory) gauges_[labels.metric]->Remove(memory.gauge);
     jobs_.erase(it);
   }
 }
@@ -354,25 +354,36 @@ void CoordinatorMetrics::ObserveGoodput(const Core& core, absl::Time now) {
 }
 
 void CoordinatorMetrics::ObserveMemory(const Core& core) {
+  ++memory_scrape_;
   for (const auto& [id, job] : core.state().jobs) {
-    if (IsFinal(job.state())) continue;
-    JobSeries& series = SeriesOf(job);
-    if (job.ranks.empty()) continue;
-    const JobLayout layout = LayoutOf(job.head().spec());
-    for (size_t rank = 0; rank < std::min(job.ranks.size(), RankMetrics::kRanksPerJob); ++rank) {
-      for (const v1::MemoryUse& use : job.ranks[rank].memory) {
-        for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
-          prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];
-          if (gauge == nullptr) {
-            gauge = &gauges_[metric]->Add(LabelsWith(
-                series.labels,
-                {{"rank", absl::StrCat(rank)}, {"stage", absl::StrCat(layout.StageOf(rank))}, {"kind", use.kind()}}));
-          }
-          gauge->Set(static_cast<double>(bytes));
+    if (!IsFinal(job.state())) ObserveMemoryOf(job, SeriesOf(job));
+  }
+}
+
+// Removes the series of ranks that have ended or that a smaller group no longer has. GaugeSet would do the same, but
+// look up every series by its labels, which costs the loop too much time for this many.
+void CoordinatorMetrics::ObserveMemoryOf(const Job& job, JobSeries& series) {
+  const JobLayout layout = job.ranks.empty() ? JobLayout() : LayoutOf(job.head().spec());
+  for (size_t rank = 0; rank < std::min(job.ranks.size(), RankMetrics::kRanksPerJob); ++rank) {
+    if (job.ranks[rank].ended()) continue;
+    for (const v1::MemoryUse& use : job.ranks[rank].memory) {
+      for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
+        MemoryGauge& memory = series.memory[{metric, rank, use.kind()}];
+        if (memory.gauge == nullptr) {
+          memory.gauge = &gauges_[metric]->Add(LabelsWith(
+              series.labels,
+              {{"rank", absl::StrCat(rank)}, {"stage", absl::StrCat(layout.StageOf(rank))}, {"kind", use.kind()}}));
         }
+        memory.gauge->Set(static_cast<double>(bytes));
+        memory.scrape = memory_scrape_;
       }
     }
   }
+  std::erase_if(series.memory, [this](const auto& entry) {
+    const bool is_over = entry.second.scrape != memory_scrape_;
+    if (is_over) gauges_[entry.first.metric]->Remove(entry.second.gauge);
+    return is_over;
+  });
 }
 
 void CoordinatorMetrics::ObserveQueue(const Core& core, absl::Time now) {
@@ -426,7 +437,8 @@ HttpObserver CoordinatorMetrics::MakeHttpObserver() {
 // Anyone who reaches the port can cause these lines, so there is at most one for each reason in each period.
 void CoordinatorMetrics::LogRefused(const char* reason, const std::string& peer) {
   absl::MutexLock lock(&refused_mu_);
-  const auto suppressed = refused_.try_emplace(reason, kRefusedLogPeriod).first->second.Allow(absl::Now());
+  const auto suppressed =
+      refused_.try_emplace(reason, kRefusedLogPeriod).first->second.Allow(Clock::GetSteadyClock().TimeNow());
   if (!suppressed.has_value()) return;
   spdlog::warn("HTTP: refused {} ({}); {} more since the last such line; {} counts all of them",
                peer.empty() ? "a client" : peer, reason, *suppressed, kHttpRefused.name);

@@ -60,6 +60,10 @@ class CoordinatorMetrics final : public prometheus::Collectable {
       return std::tie(metric, rank, kind) < std::tie(other.metric, other.rank, other.kind);
     }
   };
+  struct MemoryGauge {
+    prometheus::Gauge* gauge = nullptr;
+    uint64_t scrape = 0;  // the scrape in which it was last set
+  };
   struct JobSeries {
     prometheus::Labels labels;  // common labels of the series
     // This gauge and the next four are null for a command until it has reported a step, which it may never do; `loss`
@@ -70,16 +74,17 @@ class CoordinatorMetrics final : public prometheus::Collectable {
     prometheus::Gauge* exposed = nullptr;
     prometheus::Gauge* bubble = nullptr;
     std::vector<prometheus::Gauge*> goodput;  // in the order of kGoodputParts
-    std::map<MemoryLabels, prometheus::Gauge*> memory;
+    std::map<MemoryLabels, MemoryGauge> memory;
   };
 
   JobSeries& SeriesOf(const Job& job);
-  void AddStepGauges(JobSeries& series);
+  void AddStepGauges(const Job& job, JobSeries& series);
   void ObserveStep(const JobId& job, const v1::StepReport& step);
   void ObserveNewestSteps(const Core& core);
   void ObserveTotals(const Core& core);
   void ObserveGoodput(const Core& core, absl::Time now);
   void ObserveMemory(const Core& core);
+  void ObserveMemoryOf(const Job& job, JobSeries& series);
   void LogRefused(const char* reason, const std::string& peer);
   void ObserveQueue(const Core& core, absl::Time now);
 
@@ -88,6 +93,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges_;
   std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
   std::map<JobId, JobSeries> jobs_;
+  uint64_t memory_scrape_ = 0;                                     // the number of scrapes that counted memory
   GaugeSet queue_gauges_;                                          // of namespaces
   std::map<JobId, v1::StepReport> newest_steps_;                   // of this round
   absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, identified by its address

@@ -72,6 +72,13 @@ PageFeed::Entries EntriesOf(Reply reply) {
   return entries;
 }
 
+// Returns when the oldest job of a full list was submitted; 0: the list contains all jobs.
+int64_t OldestOf(const Reply& reply) {
+  const auto* list = std::get_if<v1::ListResponse>(&reply.response);
+  const bool is_full = list != nullptr && !list->jobs().empty() && !list->next_page_token().empty();
+  return is_full ? list->jobs().rbegin()->submitted_unix_ms() : 0;
+}
+
 Event QuestionFor(const std::string& name, CallId call) {
   if (name == kJobsTopic) {
     ListJobs list{call, {}, /*brief=*/true};
@@ -225,6 +232,7 @@ absl::StatusOr<PageFeed::Entries> PageFeed::ReadEntries(const std::string& name,
   if (name == kHostsTopic) return ReadHosts(topic);
   absl::StatusOr<Reply> reply = ask_([&name](CallId call) { return QuestionFor(name, call); });
   if (!reply.ok()) return reply.status();
+  topic.oldest_unix_ms = OldestOf(*reply);
   return EntriesOf(*std::move(reply));
 }
 
@@ -256,7 +264,8 @@ absl::StatusOr<PageFeed::Entries> PageFeed::ReadHosts(Topic& topic) {
   return entries;
 }
 
-// Reads the jobs that have changed.
+// Reads the jobs that have changed. A job that is too old for the list stays out of it: otherwise it would appear with
+// each of its steps and disappear in the next round, which would read the complete list again.
 void PageFeed::ReadMarked(Topic& topic, std::set<std::string>& changed) {
   const std::vector<JobId> jobs(marked_.begin(), marked_.end());
   absl::StatusOr<Reply> reply = ask_([&jobs](CallId call) { return ListJobs{call, {}, /*brief=*/true, jobs}; });
@@ -266,7 +275,10 @@ void PageFeed::ReadMarked(Topic& topic, std::set<std::string>& changed) {
   }
   Entries entries = topic.entries;
   for (const JobId& job : jobs) entries.erase(job.value());
-  for (auto& [key, json] : EntriesOf(*std::move(reply))) entries[key] = std::move(json);
+  for (const v1::Job& job : std::get<v1::ListResponse>(reply->response).jobs()) {
+    const bool is_left_out = job.submitted_unix_ms() < topic.oldest_unix_ms && topic.entries.count(job.job_id()) == 0;
+    if (!is_left_out) Add(job.job_id(), job, entries);
+  }
   // A new job may displace the oldest one from the list. The next round reads the complete list, without that oldest
   // job.
   if (entries.size() > kFeedJobs) topic.read_at = absl::InfinitePast();

@@ -14,6 +14,7 @@
 // HideSpecs).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -70,6 +71,7 @@ class PageFeed {
     // The hashes of the messages from which the entries of hosts were made. The JSON of a host is made again only if
     // its hash has changed.
     std::map<std::string, size_t> hashes = {};
+    int64_t oldest_unix_ms = 0;                 // jobs submitted before this were left out, because the list was full
     bool known = false;                         // `entries` has been read
     absl::Time read_at = absl::InfinitePast();  // when all entries were last read
     std::vector<Reader> readers = {};

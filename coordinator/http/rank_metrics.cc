@@ -95,7 +95,7 @@ RankMetrics::RankMetrics(prometheus::Registry& registry) {
 void RankMetrics::ObserveEffect(const Effect& effect) {
   if (const auto* published = std::get_if<JobPublished>(&effect)) {
     const v1::Event& event = *published->event;
-    if (event.has_state()) ObserveState(published->job, event);
+    if (event.has_state() && !published->repeats_state) ObserveState(published->job, event);
     if (!event.has_notice()) return;
     auto decision = decisions_.find(event.notice().rule());
     if (decision != decisions_.end()) decision->second->Increment();

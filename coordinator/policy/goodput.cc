@@ -94,6 +94,12 @@ void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord
   ledger.set_since_step_ms(ledger.since_step_ms() + span);
 }
 
+void FollowWallClock(v1::GoodputRecord& ledger) {
+  ledger.set_begin_unix_ms(ledger.begin_unix_ms() + ledger.wall_ahead_ms());
+  ledger.set_until_unix_ms(ledger.until_unix_ms() + ledger.wall_ahead_ms());
+  ledger.clear_wall_ahead_ms();
+}
+
 void StepCompleted(v1::GoodputRecord& ledger) { ledger.set_since_step_ms(0); }
 
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms) {

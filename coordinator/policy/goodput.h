@@ -2,8 +2,8 @@
 // between parts, so the parts always add up to the number of ranks times the accounted time.
 //
 // Times come from a steady clock that is set to the wall-clock time when the coordinator starts, so later changes of
-// the wall clock have no effect. Time without a running coordinator counts as the part in which the job was last
-// recorded.
+// the wall clock have no effect; the next coordinator corrects the ledger by them (FollowWallClock). Time without a
+// running coordinator counts as the part in which the job was last recorded.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,9 @@ v1::GoodputRecord BeginGoodput(int64_t now_ms);
 // ledger (it was set back while no coordinator ran), no time is added, and the ledger's start moves back by the
 // difference.
 void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord& ledger);
+// Moves the ledger by wall_ahead_ms. Called when the next coordinator has read the ledger, because its steady clock
+// begins with the present wall-clock time.
+void FollowWallClock(v1::GoodputRecord& ledger);
 // REQUIRES for the next three functions: all time up to now is accounted for.
 // Called when rank 0 has reported a completed step.
 void StepCompleted(v1::GoodputRecord& ledger);

@@ -17,7 +17,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/files.h"
 #include "common/limits.h"
 #include "common/listeners.h"
@@ -226,7 +226,7 @@ bool Acceptor::Admit(int fd) {
 
 void Acceptor::ReportRefusal(const std::string& why) {
   ++unreported_refusals_;
-  absl::Time now = absl::Now();
+  const absl::Time now = Clock::GetSteadyClock().TimeNow();
   if (options_.warn == nullptr || now - warned_at_ < kWarnInterval) return;
   warned_at_ = now;
   options_.warn(absl::StrCat(why, " (", std::exchange(unreported_refusals_, 0), " since the last such message)"));

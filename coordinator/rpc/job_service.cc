@@ -319,7 +319,11 @@ void JobServiceImpl::SetStalled(const std::string& why) {
 }
 
 void JobServiceImpl::Release(LogsOpened opened) {
-  if (auto stream = readers_.Find(opened.reader)) bridge_.Open(opened.request_ids, stream);
+  auto stream = readers_.Find(opened.reader);
+  if (stream == nullptr) return;
+  bridge_.Open(opened.request_ids, stream);
+  // If the stream has ended in between, its OnDone may have closed its requests before they were opened.
+  if (readers_.Find(opened.reader) == nullptr) bridge_.Close(stream);
 }
 
 void JobServiceImpl::Release(EndLogs end) {

@@ -85,7 +85,7 @@ class LogPusher::Push {
   bool SendNewLines(Source& source);
   bool SendProgress(Source& source);
   bool Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines);
-  bool Add(const TrainerId& id, bool is_stderr, const std::string& text);
+  bool Add(const TrainerId& id, bool is_stderr, const std::string& text, bool is_progress = false);
   bool Flush();
   // Waits until the output should be checked again. Returns false if the request was withdrawn.
   bool Pause();
@@ -208,7 +208,7 @@ bool LogPusher::Push::SendProgress(Source& source) {
     const std::string progress = (is_stderr ? source.err : source.out).TakeProgress();
     if (progress.empty()) continue;
     source.progress_at = Now();
-    if (!Add(source.id, is_stderr, progress)) return false;
+    if (!Add(source.id, is_stderr, progress, /*is_progress=*/true)) return false;
   }
   return true;
 }
@@ -224,6 +224,7 @@ bool LogPusher::Push::SendStoredOutput() {
     TrainerId id;
     bool is_stderr;
     std::string text;
+    bool is_progress;
   };
   std::map<uint32_t, std::deque<Line>> tails;  // by rank
   for (Source& source : sources_) {
@@ -236,11 +237,12 @@ bool LogPusher::Push::SendStoredOutput() {
         std::vector<std::string> lines;
         more = file.Read(kReadBytes, &lines);
         if (!more && ended) file.Finish(&lines);
+        const size_t stored = lines.size();
         if (!more && !ended) {
           if (std::string progress = file.TakeProgress(); !progress.empty()) lines.push_back(std::move(progress));
         }
-        for (std::string& line : lines) {
-          tail.push_back({source.id, is_stderr, std::move(line)});
+        for (size_t i = 0; i < lines.size(); ++i) {
+          tail.push_back({source.id, is_stderr, std::move(lines[i]), i >= stored});
           if (tail.size() > request_.tail_lines()) tail.pop_front();
         }
       }
@@ -248,7 +250,7 @@ bool LogPusher::Push::SendStoredOutput() {
   }
   for (const auto& [rank, tail] : tails) {
     for (const Line& line : tail) {
-      if (!Add(line.id, line.is_stderr, line.text)) return false;
+      if (!Add(line.id, line.is_stderr, line.text, line.is_progress)) return false;
     }
   }
   return Flush();
@@ -274,12 +276,13 @@ bool LogPusher::Push::Send(const Source& source, bool is_stderr, const std::vect
                      [&](const std::string& line) { return Add(source.id, is_stderr, line); });
 }
 
-bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string& text) {
+bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string& text, bool is_progress) {
   v1::LogLine* line = chunk_.add_lines();
   line->set_rank(id.rank);
   line->set_generation(id.generation.value());
   line->set_is_stderr(is_stderr);
   line->set_text(text);
+  line->set_is_progress(is_progress);
   chunk_bytes_ += text.size() + 16;  // 16: about the size of the other fields of a line
   return chunk_bytes_ < kChunkBytes || Flush();
 }

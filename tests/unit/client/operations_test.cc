@@ -319,6 +319,26 @@ TEST(LogCursor, Tail_IsFoundInTheStoredOutput) {
   EXPECT_THAT(LinesAfterReconnect(cursor, all, {}), ElementsAre("step 10", "step 11"));
 }
 
+TEST(LogCursor, ProgressBars_AreNotLookedForInTheStoredOutput) {
+  LogCursor cursor;
+  std::vector<v1::LogLine> bars = {Line(0, "40%"), Line(0, "50%"), Line(0, "60%")};
+  for (v1::LogLine& bar : bars) bar.set_is_progress(true);
+  for (const v1::LogLine& line : {Line(0, "a"), bars[0], Line(0, "b"), bars[1]}) cursor.RecordShown(line);
+
+  EXPECT_THAT(LinesAfterReconnect(cursor, {Line(0, "a"), Line(0, "b"), bars[2]}, {Line(0, "c")}),
+              ElementsAre("60%", "c"));
+}
+
+TEST(LogCursor, OutputThatTheTailLeftOut_IsNotNew) {
+  LogCursor cursor(/*tail=*/1);
+  std::vector<v1::LogLine> all = {Line(0, "step 1"), Line(0, "warning 1", true), Line(0, "warning 2", true),
+                                  Line(0, "step 2"), Line(0, "step 3")};
+  for (size_t i = 1; i < all.size(); ++i) all[i].set_generation(2);
+  cursor.RecordShown(all[3]);
+
+  EXPECT_THAT(LinesAfterReconnect(cursor, all, {}), ElementsAre("warning 2", "step 3"));
+}
+
 TEST(LogCursor, IfTheShownLinesAreNoLongerStored_AllLinesAreNew) {
   LogCursor cursor;
   cursor.RecordShown(Line(0, "long gone"));

@@ -93,6 +93,17 @@ TEST(TextProgress, OnATerminal_StepsShareOneLine) {
             " 10 %  step 1/10  loss 5.0000  ETA 4.5 s");
 }
 
+TEST(TextProgress, ClockThatWasSetBack_DoesNotFreezeTheLine) {
+  MemoryStream out;
+  auto progress = NewTextProgress(out.stream(), {.is_terminal = true, .columns = 42}, false);
+  progress->Start(TenSteps(), {});
+
+  progress->Event(StepEvent(1, 1, 5.0, 0.5, 1'000'000));
+  progress->Event(StepEvent(2, 2, 4.0, 0.5, 1'000));
+
+  EXPECT_NE(out.text().find("step 2/10"), std::string::npos);
+}
+
 TEST(TextProgress, ColoursWarningsAndTheEnd_IfSupported) {
   MemoryStream out;
   auto progress = NewTextProgress(out.stream(), {.is_terminal = true, .colour = true}, false);
@@ -148,6 +159,15 @@ TEST(LinePacer, LongRun_IsPrintedEveryFiveSeconds) {
     printed += pacer.ShouldPrint(step, 100'000, absl::FromUnixMillis(static_cast<int64_t>(step) * 10)) ? 1 : 0;
   }
   EXPECT_EQ(printed, 1 + 1000 / 5);  // 1,000 s: the first line, then one every 5 s
+}
+
+TEST(LinePacer, ClockThatWasSetBack_DoesNotStopTheOutput) {
+  LinePacer pacer;
+  const absl::Time begin = absl::FromUnixSeconds(10'000);
+  EXPECT_TRUE(pacer.ShouldPrint(1, 100'000, begin));
+  EXPECT_TRUE(pacer.ShouldPrint(2, 100'000, begin - absl::Hours(1)));
+  EXPECT_FALSE(pacer.ShouldPrint(3, 100'000, begin - absl::Hours(1) + absl::Seconds(1)));
+  EXPECT_TRUE(pacer.ShouldPrint(4, 100'000, begin - absl::Hours(1) + absl::Seconds(5)));
 }
 
 }  // namespace

@@ -406,5 +406,19 @@ TEST(CoreOperations, Goodput_OfARestartedJob_AddsUp) {
   EXPECT_DOUBLE_EQ(goodput.total_s(), 26);
 }
 
+TEST(CoreOperations, Goodput_AfterTheWallClockWasSet_DoesNotJumpWhenTheNextCoordinatorStarts) {
+  Harness harness;
+  harness.Submit(MakeSpec(2), kJob);
+  harness.Advance(absl::Seconds(2));
+  const absl::Time corrected = harness.now + absl::Hours(1);  // the clock was behind when the coordinator started
+  harness.Handle(Tick{}, CoreTime(harness.now, harness.now, corrected));
+
+  harness.now = corrected;
+  harness.Restart();
+  harness.Advance(absl::Seconds(3));
+
+  EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().queue_s(), 10);
+}
+
 }  // namespace
 }  // namespace trainyard

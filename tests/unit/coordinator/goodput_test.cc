@@ -64,6 +64,18 @@ TEST(Goodput, ClockThatWasSetBack_AddsNothing_AndTimeCountsFromItsNewValue) {
   EXPECT_EQ(TotalMs(ledger), Accounted(ledger, 1));
 }
 
+TEST(Goodput, ClockThatWasSetWhileACoordinatorRan_AddsNothingWhenTheNextOneStarts) {
+  for (const int64_t set_by : {3'600'000, -3'600'000}) {
+    v1::GoodputRecord ledger = BeginGoodput(kBegin);
+    Account(GoodputPart::kTrain, kBegin + 10'000, 1, ledger);
+    ledger.set_wall_ahead_ms(set_by);
+    FollowWallClock(ledger);
+    Account(GoodputPart::kTrain, kBegin + 12'000 + set_by, 1, ledger);
+    EXPECT_EQ(ledger.train_ms(), 12'000u);
+    EXPECT_EQ(TotalMs(ledger), Accounted(ledger, 1));
+  }
+}
+
 TEST(Goodput, AnyOrderOfEvents_AddsUpExactly) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

@@ -12,7 +12,9 @@
 #include <cstring>
 #include <deque>
 #include <future>
+#include <map>
 #include <set>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -29,9 +31,11 @@ namespace trainyard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::StartsWith;
 
 // Scrapes the metrics while the core handles rounds, because totals are counted only in a round.
@@ -126,6 +130,77 @@ TEST(Metrics, JobWithCommand_HasNoSeriesOfSteps_UntilItReportsOne) {
 
   metrics.ObserveEffect(JobEnded{job});
   EXPECT_THAT(JobsOfSeries(metrics), IsEmpty());
+}
+
+// The values of a gauge or counter by the value of this label.
+std::map<std::string, double> ValuesOf(CoordinatorMetrics& metrics, const std::string& name, const std::string& label) {
+  std::map<std::string, double> values;
+  for (const auto& family : metrics.registry()->Collect()) {
+    if (family.name != name) continue;
+    for (const auto& metric : family.metric) {
+      for (const auto& each : metric.label) {
+        if (each.name == label) values[each.value] = metric.gauge.value + metric.counter.value;
+      }
+    }
+  }
+  return values;
+}
+
+TEST(Metrics, NewReasonOfAState_CountsAsNoTransition) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  ASSERT_TRUE(harness.Submit(MakeSpec(2), "job00000001").status.ok());
+  host.Attach();  // it has too few slots, which is another reason to wait
+  CoordinatorMetrics metrics;
+  int states = 0;
+  for (const JobPublished& published : harness.published) {
+    metrics.ObserveEffect(published);
+    states += published.event->has_state() ? 1 : 0;
+  }
+
+  ASSERT_GT(states, 1) << "the reason did not change";
+  EXPECT_THAT(ValuesOf(metrics, "trainyard_job_transitions_total", "state"), ElementsAre(Pair("queued", 1)));
+}
+
+TEST(Metrics, StepOfAJob_IsKnownAfterARestartOfTheCoordinator) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  const std::string job = "job00000001";
+  ASSERT_TRUE(harness.Submit(MakeSpec(1), job).status.ok());
+  BringToRunning(harness, host, job);
+  host.Report(Key(job, 1, 0), 1, 7);
+  harness.Advance(absl::Seconds(2));  // the newest step is recorded once a second
+
+  harness.Restart();
+  CoordinatorMetrics metrics;
+  Scrape(metrics, harness);
+
+  EXPECT_THAT(ValuesOf(metrics, "trainyard_job_step", "job_id"), ElementsAre(Pair(job, 7)));
+}
+
+TEST(Metrics, MemoryOfARank_IsShownWhileTheRankRuns) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  const std::string job = "job00000001";
+  ASSERT_TRUE(harness.Submit(MakeSpec(2), job).status.ok());
+  BringToRunning(harness, host, job);
+  RankReportsReceived received{host.session, {}};
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    v1::RankReport& report = *received.reports.add_reports();
+    *report.mutable_key() = Key(job, 1, rank);
+    report.add_memory()->set_kind("host");
+    report.mutable_memory(0)->set_bytes(100 + rank);
+  }
+  harness.Handle(std::move(received));
+  CoordinatorMetrics metrics;
+  Scrape(metrics, harness);
+  EXPECT_THAT(ValuesOf(metrics, "trainyard_rank_memory_bytes", "rank"), ElementsAre(Pair("0", 100), Pair("1", 101)));
+
+  host.Exit(Key(job, 1, 1), 1);
+  Scrape(metrics, harness);
+  EXPECT_THAT(ValuesOf(metrics, "trainyard_rank_memory_bytes", "rank"), ElementsAre(Pair("0", 100)));
 }
 
 double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {

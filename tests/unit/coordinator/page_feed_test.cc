@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -50,9 +51,12 @@ class Reader {
     }
     for (size_t end = 0; (end = text_.find("\n\n")) != std::string::npos; text_.erase(0, end + 2)) {
       static const std::string kHosts = "event: hosts\ndata: ";
+      static const std::string kJobs = "event: jobs\ndata: ";
       const std::string event = text_.substr(0, end);
       const size_t at = event.find(kHosts);  // the head of the response is before the first event
       if (at != std::string::npos) Apply(nlohmann::json::parse(event.substr(at + kHosts.size())));
+      const size_t at_jobs = event.find(kJobs);
+      if (at_jobs != std::string::npos) ApplyJobs(nlohmann::json::parse(event.substr(at_jobs + kJobs.size())));
     }
     return bytes;
   }
@@ -67,6 +71,7 @@ class Reader {
   }
 
   std::map<std::string, std::string> notes;  // the trouble of each host, by its name
+  std::map<std::string, std::string> steps;  // the last step of each job that was ever in the list, by its id
   int resets = 0;
 
  private:
@@ -83,6 +88,9 @@ class Reader {
     }
     for (const auto& host : change["items"]) notes[host["name"]] = host.value("trouble", "");
     for (const std::string name : change["gone"]) notes.erase(name);
+  }
+  void ApplyJobs(const nlohmann::json& change) {
+    for (const auto& job : change["items"]) steps[job["job_id"]] = job.value("last_step", "");
   }
 
   const std::shared_ptr<HttpShared> shared_ = std::make_shared<HttpShared>("", HttpObserver());
@@ -115,10 +123,35 @@ class PageFeedTest : public testing::Test {
     return rounds_;
   }
 
+  // There is one job more than the list has room for. All jobs have made the same number of steps.
+  static JobId JobAt(size_t index) { return JobId(absl::StrFormat("j%05d", index)); }
+  v1::ListResponse Jobs(const ListJobs& list) {
+    v1::ListResponse response;
+    absl::MutexLock lock(&mu_);
+    for (size_t index = kFeedJobs + 1; index-- > 0;) {
+      const JobId id = JobAt(index);
+      if (!list.only.empty() && std::count(list.only.begin(), list.only.end(), id) == 0) continue;
+      if (list.only.empty() && index == 0) {
+        response.set_next_page_token("the oldest job");
+        break;
+      }
+      v1::Job& job = *response.add_jobs();
+      job.set_job_id(id.value());
+      job.set_submitted_unix_ms(static_cast<int64_t>(1'000 + index));
+      job.set_last_step(job_steps_);
+    }
+    return response;
+  }
+  void MakeJobStep() {
+    absl::MutexLock lock(&mu_);
+    ++job_steps_;
+  }
+
   // Answers as the core does.
   absl::StatusOr<Reply> Ask(const std::function<Event(CallId)>& make_event) {
     const Event event = make_event(CallId(1));
     if (std::holds_alternative<GetServerInfo>(event)) return Reply{CallId(1), absl::OkStatus(), v1::ServerInfo()};
+    if (const auto* list = std::get_if<ListJobs>(&event)) return Reply{CallId(1), absl::OkStatus(), Jobs(*list)};
     const std::string& after = std::get<ListHosts>(event).request.page_token();
     v1::ListHostsResponse response;
     absl::MutexLock lock(&mu_);
@@ -136,6 +169,7 @@ class PageFeedTest : public testing::Test {
   absl::Mutex mu_;
   std::map<std::string, v1::HostStatus> hosts_ ABSL_GUARDED_BY(mu_);
   int rounds_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t job_steps_ ABSL_GUARDED_BY(mu_) = 1;
   PageFeed feed_{[this](const std::function<Event(CallId)>& make_event) { return Ask(make_event); }};
 };
 
@@ -195,6 +229,19 @@ TEST_F(PageFeedTest, EmptyList_IsSentOnce) {
   AddHosts(1, 10);
   EXPECT_TRUE(reader.ReadUntil([&] { return reader.notes.size() == 1; }));
   EXPECT_EQ(reader.resets, 1);
+}
+
+TEST_F(PageFeedTest, JobThatIsTooOldForTheList_StaysOutWhenItChanges) {
+  Reader reader;
+  feed_.Subscribe("jobs", reader.exchange());
+  ASSERT_TRUE(reader.ReadUntil([&] { return reader.steps.size() == kFeedJobs; }));
+
+  MakeJobStep();
+  feed_.MarkJob(JobAt(0));
+  feed_.MarkJob(JobAt(kFeedJobs));
+
+  ASSERT_TRUE(reader.ReadUntil([&] { return reader.steps.at(JobAt(kFeedJobs).value()) == "2"; }));
+  EXPECT_EQ(reader.steps.count(JobAt(0).value()), 0u);
 }
 
 }  // namespace
