@@ -196,6 +196,18 @@ uint64_t PlanLinks(const v1::JobSpec& spec, const ModelSizes& sizes, const Pipel
   return links * kSlotsPerLink * rows * static_cast<uint64_t>(sizes.width) * BytesOf(spec.train().precision().param());
 }
 
+// The most micro-batches that a data rank computes in one step; 1 if they are unknown.
+uint64_t MicroBatchesOfStep(const v1::JobSpec& spec) {
+  const uint64_t data_ranks = LayoutOf(spec).data_ranks(), micro = DecidedMicro(spec, data_ranks);
+  return micro == 0 ? 1 : DealShapeOf(spec.train().batch().global_size(), micro, data_ranks).rounds;
+}
+
+// Whether a rank holds the gradients of all its parameters during a step even if the strategy shards them: a pipeline
+// reduces them at the end of a step, and those of several micro-batches are added up first.
+bool AddsUpWholeGradients(const v1::JobSpec& spec) {
+  return LayoutOf(spec).stages > 1 || (!spec.parallel().reduce_every_micro_batch() && MicroBatchesOfStep(spec) > 1);
+}
+
 // The parameters, gradients and optimizer state of a rank that holds `units`.
 void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, MemoryPlan& plan) {
   const v1::Parallel& parallel = spec.parallel();
@@ -215,9 +227,9 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
   const v1::PrecisionPolicy& precision = spec.train().precision();
   const uint64_t param = BytesOf(precision.param()), sum = std::max<uint64_t>(4, BytesOf(precision.reduce()));
   const bool shards_parameters = ShardsParameters(parallel.data());
-  // A pipeline gathers parameters once per step and reduces gradients at its end. Both are whole during the step.
+  // A pipeline gathers parameters once per step, so they are whole during the step.
   const bool is_pipeline = LayoutOf(spec).stages > 1;
-  const bool shards_gradients = ShardsGradients(parallel.data()) && !is_pipeline;
+  const bool shards_gradients = ShardsGradients(parallel.data()) && !AddsUpWholeGradients(spec);
   const bool shards_state = ShardsOptimizerState(parallel.data());
 
   plan.parameters = share(total.all, shards_parameters) * param;

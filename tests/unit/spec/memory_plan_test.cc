@@ -36,14 +36,27 @@ TEST(PlanMemory, OfReplicatedState_CountsFourTensorsOfEveryParameter) {
 }
 
 TEST(PlanMemory, OfEachStrategy_DividesWhatItShards) {
-  const MemoryPlan zero1 = Plan({"parallel.data=zero1"}), zero2 = Plan({"parallel.data=zero2"}),
-                   fsdp = Plan({"parallel.data=fsdp"});
+  // One micro-batch on each rank.
+  const auto plan = [](const char* strategy) {
+    return Plan({absl::StrCat("parallel.data=", strategy), "train.batch.micro=4"});
+  };
+  const MemoryPlan zero1 = plan("zero1"), zero2 = plan("zero2"), fsdp = plan("fsdp");
   EXPECT_EQ(zero1.gradients, 4 * kAll);
   EXPECT_EQ(zero1.optimizer, 4 * kAll);
   EXPECT_EQ(zero2.gradients, 2 * kAll);
   EXPECT_EQ(zero2.parameters, 4 * kAll);
   EXPECT_EQ(fsdp.parameters, 2 * kAll);
   EXPECT_EQ(fsdp.gathered, 4 * (kRoot + 2 * kBlock) + 4 * (kRoot + 2 * kBlock - kBlock / 2));
+}
+
+// kGoodJob has two micro-batches on each rank.
+TEST(PlanMemory, OfShardedGradients_IsThatOfAllGradients_WhileThoseOfSeveralMicroBatchesAreAddedUp) {
+  for (const char* strategy : {"zero2", "fsdp"}) {
+    const std::string data = absl::StrCat("parallel.data=", strategy);
+    EXPECT_EQ(Plan({data}).gradients, 4 * kAll) << strategy;
+    EXPECT_EQ(Plan({data, "parallel.reduce_every_micro_batch=true"}).gradients, 2 * kAll) << strategy;
+  }
+  EXPECT_EQ(Plan({"parallel.data=fsdp"}).gathered, 4 * (kRoot + 2 * kBlock)) << "only parameters are gathered";
 }
 
 TEST(PlanMemory, In16Bits_CountsTheMasters) {
@@ -98,7 +111,8 @@ TEST(PlanMemory, OfBlocksBeforeTheFirstTrainedParameter_StoresNothing) {
 }
 
 TEST(PlanMemory, OfAdaptersWithFsdp_HoldsTheirGradientsInMemoryForTwoBlocks) {
-  const MemoryPlan plan = Plan({"train.lora={rank: 4, targets: [c_attn]}", "parallel.data=fsdp"});
+  const MemoryPlan plan =
+      Plan({"train.lora={rank: 4, targets: [c_attn]}", "parallel.data=fsdp", "train.batch.micro=4"});
   constexpr uint64_t kAdapters = 4 * (16 + 48), kAdapted = kBlock + kAdapters;
   EXPECT_EQ(plan.gathered, 4 * (kRoot + 2 * kAdapted) + 4 * (2 * kAdapted - kAdapters / 2));
 }
