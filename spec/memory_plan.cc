@@ -208,47 +208,66 @@ bool AddsUpWholeGradients(const v1::JobSpec& spec) {
   return LayoutOf(spec).stages > 1 || (!spec.parallel().reduce_every_micro_batch() && MicroBatchesOfStep(spec) > 1);
 }
 
+// The elements that a rank holds.
+struct HeldElements {
+  UnitElements total, root, largest;  // `largest`: of any block
+  uint64_t blocks = 0, trained_blocks = 0;
+};
+
+HeldElements SumUnits(const std::vector<UnitElements>& units) {
+  HeldElements held{.total = units[0], .root = units[0], .largest = {}, .blocks = units.size() - 1};
+  for (size_t i = 1; i < units.size(); ++i) {
+    held.total.all += units[i].all;
+    held.total.trained += units[i].trained;
+    held.largest.all = std::max(held.largest.all, units[i].all);
+    held.largest.trained = std::max(held.largest.trained, units[i].trained);
+    if (units[i].trained > 0) ++held.trained_blocks;
+  }
+  return held;
+}
+
+// What is whole only for a time: gathered parameters, and gradients of blocks or buckets before they are reduced.
+uint64_t PlanGathered(const v1::JobSpec& spec, const HeldElements& held, uint64_t shard) {
+  const v1::Parallel& parallel = spec.parallel();
+  const v1::PrecisionPolicy& precision = spec.train().precision();
+  const uint64_t param = BytesOf(precision.param()), reduce = BytesOf(precision.reduce());
+  const uint64_t sum = std::max<uint64_t>(4, reduce);
+  const bool shards_parameters = ShardsParameters(parallel.data());
+  uint64_t bytes = 0;
+  // A rank that holds the only shard computes with it in place, unless it has to be copied from the host.
+  if (shards_parameters && (shard > 1 || parallel.offload().parameters())) {
+    // The root stays gathered for the whole pass; of the blocks, only the active and the prefetched one are gathered. A
+    // pipeline gathers all once per step. Blocks are gathered into memory that also has space for their gradients.
+    const uint64_t blocks = LayoutOf(spec).stages > 1 ? held.blocks : std::min<uint64_t>(2, held.blocks);
+    bytes += held.root.all * param + blocks * held.largest.all * std::max(param, reduce);
+  }
+  if (shard == 1 || !ShardsGradients(parallel.data()) || AddsUpWholeGradients(spec)) return bytes;
+  if (!shards_parameters) return bytes + sum * std::min<uint64_t>(held.total.trained, parallel.bucket_elements());
+  // The buffer for the gradients of a block has the size of the largest block, even if few of its parameters are
+  // trained. While the gradients of one block are reduced, those of the next block are computed. Memory for the sums
+  // of the first block is allocated only afterwards, so it is subtracted here.
+  const uint64_t blocks = std::min<uint64_t>(2, held.trained_blocks);
+  const uint64_t later = blocks == 2 ? DividedUp(held.largest.trained, shard) : 0;
+  return bytes + sum * (held.root.trained + blocks * held.largest.all - later);
+}
+
 // The parameters, gradients and optimizer state of a rank that holds `units`.
 void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, MemoryPlan& plan) {
   const v1::Parallel& parallel = spec.parallel();
-  UnitElements total, largest;
-  uint64_t trained_blocks = 0;
-  for (size_t i = 0; i < units.size(); ++i) {
-    total.all += units[i].all;
-    total.trained += units[i].trained;
-    if (i > 0) largest.all = std::max(largest.all, units[i].all);
-    if (i > 0) largest.trained = std::max(largest.trained, units[i].trained);
-    if (i > 0 && units[i].trained > 0) ++trained_blocks;
-  }
+  const HeldElements held = SumUnits(units);
+  const UnitElements& total = held.total;
   const uint64_t shard = std::max<uint64_t>(1, DataSizesOf(parallel, LayoutOf(spec).data_ranks()).shard);
   const auto share = [shard](uint64_t elements, bool is_sharded) {
     return is_sharded ? DividedUp(elements, shard) : elements;
   };
   const v1::PrecisionPolicy& precision = spec.train().precision();
-  const uint64_t param = BytesOf(precision.param()), sum = std::max<uint64_t>(4, BytesOf(precision.reduce()));
   const bool shards_parameters = ShardsParameters(parallel.data());
-  // A pipeline gathers parameters once per step, so they are whole during the step.
-  const bool is_pipeline = LayoutOf(spec).stages > 1;
   const bool shards_gradients = ShardsGradients(parallel.data()) && !AddsUpWholeGradients(spec);
   const bool shards_state = ShardsOptimizerState(parallel.data());
 
-  plan.parameters = share(total.all, shards_parameters) * param;
-  if (shards_parameters) {
-    // The root stays gathered for the whole pass; of the blocks, only the active and the prefetched one are gathered.
-    const uint64_t blocks = std::min<uint64_t>(2, units.size() - 1);
-    plan.gathered = (is_pipeline ? total.all : units[0].all + blocks * largest.all) * param;
-  }
-  plan.gradients = share(total.trained, shards_gradients) * sum;
-  if (shards_gradients && shards_parameters) {
-    // The buffer for the gradients of a block has the size of the largest block, even if few of its parameters are
-    // trained. While the gradients of one block are reduced, those of the next block are computed. Memory for the sums
-    // of the first block is allocated only afterwards, so it is subtracted here.
-    const uint64_t blocks = std::min<uint64_t>(2, trained_blocks);
-    const uint64_t later = blocks == 2 ? share(largest.trained, true) : 0;
-    plan.gathered += sum * (units[0].trained + blocks * largest.all - later);
-  } else if (shards_gradients) {
-    plan.gathered += sum * std::min<uint64_t>(total.trained, parallel.bucket_elements());
-  }
+  plan.parameters = share(total.all, shards_parameters) * BytesOf(precision.param());
+  plan.gathered = PlanGathered(spec, held, shard);
+  plan.gradients = share(total.trained, shards_gradients) * std::max<uint64_t>(4, BytesOf(precision.reduce()));
   const uint64_t moments = 2 * share(total.trained, shards_state) * BytesOf(precision.state());
   const bool keeps_masters = precision.master() != precision.param();
   const uint64_t masters =

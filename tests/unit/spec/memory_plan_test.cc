@@ -66,6 +66,25 @@ TEST(PlanMemory, In16Bits_CountsTheMasters) {
   EXPECT_EQ(plan.gradients, 4 * kAll);
 }
 
+// A block is gathered into memory that can also hold its gradients, which are sent in fp32.
+TEST(PlanMemory, OfGatheredBlocksIn16Bits_CountsSpaceForTheWiderType) {
+  const char* const kFsdp = "parallel.data=fsdp";
+  EXPECT_EQ(Plan({"train.precision=bf16", kFsdp}).gathered, 2 * kRoot + 4 * 2 * kBlock);
+  EXPECT_EQ(Plan({"train.precision={param: bf16}", kFsdp}).gathered, 2 * kRoot + 2 * 2 * kBlock);
+  const std::vector<MemoryPlan> stages =
+      PlanMemoryOfStages(Resolved({"train.precision=bf16", "parallel={data: fsdp, pipeline: 2}", "resources.ranks=4",
+                                   "train.batch={global: 8, micro: 1}"}));
+  EXPECT_EQ(stages[0].gathered, 2u * (256 * 16 + 8 * 16) + 4 * kBlock) << "a stage gathers its root and its block";
+}
+
+TEST(PlanMemory, OfTheOnlyShard_GathersNothing_UnlessItIsOnTheHost) {
+  const std::string ranks = "resources.ranks=1", micro = "train.batch.micro=8";
+  EXPECT_EQ(Plan({ranks, micro, "parallel.data=fsdp"}).gathered, 0u);
+  EXPECT_EQ(Plan({ranks, micro, "parallel.data=zero2"}).gathered, 0u);
+  EXPECT_EQ(Plan({ranks, micro, "parallel={data: fsdp, offload: {parameters: true}}"}).gathered,
+            4 * (kRoot + 2 * kBlock));
+}
+
 TEST(PlanMemory, OfFrozenParameters_CountsTheirWeightsOnly) {
   const MemoryPlan plan = Plan({"train.freeze=[\"h.*\"]"});
   EXPECT_EQ(plan.parameters, 4 * kAll);
