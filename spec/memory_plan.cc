@@ -267,7 +267,10 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
 
   plan.parameters = share(total.all, shards_parameters) * BytesOf(precision.param());
   plan.gathered = PlanGathered(spec, held, shard);
-  plan.gradients = share(total.trained, shards_gradients) * std::max<uint64_t>(4, BytesOf(precision.reduce()));
+  const uint64_t reduce = BytesOf(precision.reduce()), sum = std::max<uint64_t>(4, reduce);
+  plan.gradients = share(total.trained, shards_gradients) * sum;
+  // Gradients that are added up in fp32 and sent in 16 bits are copied before they are sent.
+  if (!ShardsGradients(parallel.data()) && reduce < sum) plan.gradients += total.trained * reduce;
   const uint64_t moments = 2 * share(total.trained, shards_state) * BytesOf(precision.state());
   const bool keeps_masters = precision.master() != precision.param();
   const uint64_t masters =

@@ -66,6 +66,13 @@ TEST(PlanMemory, In16Bits_CountsTheMasters) {
   EXPECT_EQ(plan.gradients, 4 * kAll);
 }
 
+TEST(PlanMemory, OfGradientsSentIn16Bits_CountsTheCopyThatIsSent) {
+  EXPECT_EQ(Plan({"train.precision={param: bf16}"}).gradients, (4 + 2) * kAll);
+  EXPECT_EQ(Plan({"train.precision={param: bf16}", "parallel.data=zero1"}).gradients, (4 + 2) * kAll);
+  EXPECT_EQ(Plan({"train.precision={param: bf16}", "parallel.data=zero2"}).gradients, 4 * kAll)
+      << "buckets are sent from memory that is used again";
+}
+
 // A block is gathered into memory that can also hold its gradients, which are sent in fp32.
 TEST(PlanMemory, OfGatheredBlocksIn16Bits_CountsSpaceForTheWiderType) {
   const char* const kFsdp = "parallel.data=fsdp";
