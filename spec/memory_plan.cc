@@ -273,14 +273,15 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
   if (!ShardsGradients(parallel.data()) && reduce < sum) plan.gradients += total.trained * reduce;
   const uint64_t moments = 2 * share(total.trained, shards_state) * BytesOf(precision.state());
   const bool keeps_masters = precision.master() != precision.param();
-  const uint64_t masters =
-      keeps_masters || parallel.offload().optimizer()
-          ? share(keeps_masters ? total.all : total.trained, shards_state) * BytesOf(precision.master())
-          : 0;
+  uint64_t masters = 0;  // elements
+  if (keeps_masters || parallel.offload().optimizer()) masters += share(total.trained, shards_state);
+  // Those of frozen parameters are never updated; they are divided only where all parameters are.
+  if (keeps_masters) masters += share(total.all - total.trained, shards_parameters);
+  const uint64_t optimizer = moments + masters * BytesOf(precision.master());
   if (parallel.offload().optimizer()) {
-    plan.host += moments + masters;
+    plan.host += optimizer;
   } else {
-    plan.optimizer = moments + masters;
+    plan.optimizer = optimizer;
   }
   if (parallel.offload().parameters() && shards_parameters) {
     plan.host += plan.parameters;

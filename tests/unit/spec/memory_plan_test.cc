@@ -99,6 +99,16 @@ TEST(PlanMemory, OfFrozenParameters_CountsTheirWeightsOnly) {
   EXPECT_EQ(plan.optimizer, 8 * kRoot);
 }
 
+TEST(PlanMemory, OfFrozenParametersIn16Bits_DividesTheirMastersOnlyWhereParametersAreSharded) {
+  const auto optimizer = [](const char* strategy) {
+    return Plan({"train.freeze=[\"h.*\"]", "train.precision=bf16", absl::StrCat("parallel.data=", strategy)}).optimizer;
+  };
+  for (const char* strategy : {"zero1", "zero2"}) {
+    EXPECT_EQ(optimizer(strategy), (4 + 8) * kRoot / 2 + 4 * 2 * kBlock) << strategy;
+  }
+  EXPECT_EQ(optimizer("fsdp"), (4 + 8) * kRoot / 2 + 4 * kBlock);
+}
+
 TEST(PlanMemory, OfOffloadedState_CountsItOnTheHost) {
   const MemoryPlan plan = Plan({"parallel.data=fsdp", "parallel.offload={optimizer: true, parameters: true}"});
   EXPECT_EQ(plan.parameters + plan.optimizer, 0u);
