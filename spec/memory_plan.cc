@@ -111,6 +111,7 @@ bool DividesSequence(const v1::JobSpec& spec) { return spec.parallel().sequence(
 // One chunk of a stage, with the assumption that all activations that the stage has in flight are those of this chunk.
 struct StageBlocks {
   std::vector<BlockElements> stored;  // the blocks that store something for backward
+  uint64_t first_number = 1;          // that of the first of these; the blocks of a rank are numbered from 1
   uint64_t in_flight = 1;
   bool heads = true;  // the stage has the last norm, the head and the loss
 };
@@ -126,7 +127,7 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const
   uint64_t again = 0;  // what a block needs while backward computes it again, in addition to its stored products
   for (size_t i = 0; i < stage.stored.size(); ++i) {
     const BlockElements& block = stage.stored[i];
-    if (!recomputes || i % every != 0) {
+    if (!recomputes || (stage.first_number + i) % every != 0) {
       elements += block.stored;
       continue;
     }
@@ -315,12 +316,15 @@ std::vector<MemoryPlan> PlanMemoryOfStages(const v1::JobSpec& spec) {
     const uint64_t in_flight = static_cast<uint64_t>(pipeline.in_flight[static_cast<size_t>(stage)]);
     MemoryPlan& plan = plans.emplace_back();
     PlanState(spec, units, plan);
+    int64_t earlier = 0;  // blocks of earlier chunks
     for (const ModelChunk& chunk : held.chunks) {
       const auto first = blocks.begin() + chunk.first_block;
-      const StageBlocks of_chunk{
-          .stored = {first + std::min(static_cast<int64_t>(forward_only), chunk.num_blocks), first + chunk.num_blocks},
-          .in_flight = in_flight,
-          .heads = held.heads};
+      const int64_t stores_nothing = std::min(static_cast<int64_t>(forward_only), chunk.num_blocks);
+      const StageBlocks of_chunk{.stored = {first + stores_nothing, first + chunk.num_blocks},
+                                 .first_number = static_cast<uint64_t>(1 + earlier + stores_nothing),
+                                 .in_flight = in_flight,
+                                 .heads = held.heads};
+      earlier += chunk.num_blocks;
       plan.activations = std::max(plan.activations, PlanActivations(spec, sizes, of_chunk));
     }
     plan.scores = held.heads ? PlanScores(spec, sizes, layout.tensor, in_flight) : 0;

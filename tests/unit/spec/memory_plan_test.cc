@@ -120,6 +120,14 @@ TEST(PlanMemory, WithRecompute_StoresTheInputsOfBlocksAndOneBlock) {
   EXPECT_GT(Plan({"parallel.recompute=selective"}).activations, Plan({"parallel.recompute=blocks"}).activations);
 }
 
+// The second of three blocks is computed again, as in worker/parallel/recompute.h.
+TEST(PlanMemory, WithRecomputeOfEverySecondBlock_StoresTheFirstAndTheThird) {
+  EXPECT_EQ(Plan({"parallel.recompute={mode: blocks, every: 2}", "train.model.layers=3"}).activations,
+            4u * 2 * 8 * (2 * 16 * 16 + 16 + 16 * 16 + 2 * 16));
+  EXPECT_EQ(Plan({"parallel.recompute={mode: blocks, every: 3}"}).activations, Plan({}).activations)
+      << "there is no third block";
+}
+
 // Without adapters, a block stores 16 times the width for each token. In kGoodJob the inputs of the four projections
 // are 16, 16, 16 and 64 wide, their outputs 48, 16, 64 and 16.
 uint64_t ActivationsWithAdapters(const std::string& more, const std::string& recompute = "none") {
