@@ -252,6 +252,16 @@ const ModelParallelRow kWarnings[] = {
      "zero1\n"
      "job.yaml:16:60: warning: parallel.reshard_after_forward: has no effect: a pipeline keeps parameters gathered "
      "during a step"},
+    {"limits_of_gathers", 4, "pipeline: 2, data: fsdp, prefetch_elements: 5, max_live_elements: 6, reuse_elements: 7",
+     "job.yaml:16:31: warning: parallel.data: fsdp gathers the parameters of a stage once per step and keeps them "
+     "until the update, so that between steps it saves as much memory as without a pipeline, and during a step no more "
+     "than zero1"
+     "\njob.yaml:16:56: warning: parallel.prefetch_elements: has no effect: a pipeline keeps parameters gathered "
+     "during a step"
+     "\njob.yaml:16:78: warning: parallel.max_live_elements: has no effect: a pipeline keeps parameters gathered "
+     "during a step"
+     "\njob.yaml:16:97: warning: parallel.reuse_elements: has no effect: a pipeline keeps parameters gathered during a "
+     "step"},
     {"reduction_of_each_micro_batch", 4, "pipeline: 2, data: zero2, reduce_every_micro_batch: true",
      "job.yaml:16:31: warning: parallel.data: zero2 saves memory in a pipeline only if the gradients are reduced after "
      "each micro-batch, which is not supported: during a step they are whole; zero1 needs the same memory and "
