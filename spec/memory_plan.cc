@@ -111,6 +111,7 @@ bool DividesSequence(const v1::JobSpec& spec) { return spec.parallel().sequence(
 // One chunk of a stage, with the assumption that all activations that the stage has in flight are those of this chunk.
 struct StageBlocks {
   std::vector<BlockElements> stored;  // the blocks that store something for backward
+  uint64_t first_number = 1;          // that of the first of these; the blocks of a rank are numbered from 1
   uint64_t in_flight = 1;
   bool heads = true;  // the stage has the last norm, the head and the loss
 };
@@ -126,7 +127,7 @@ uint64_t PlanActivations(const v1::JobSpec& spec, const ModelSizes& sizes, const
   uint64_t again = 0;  // what a block needs while backward computes it again, in addition to its stored products
   for (size_t i = 0; i < stage.stored.size(); ++i) {
     const BlockElements& block = stage.stored[i];
-    if (!recomputes || i % every != 0) {
+    if (!recomputes || (stage.first_number + i) % every != 0) {
       elements += block.stored;
       continue;
     }
@@ -196,57 +197,92 @@ uint64_t PlanLinks(const v1::JobSpec& spec, const ModelSizes& sizes, const Pipel
   return links * kSlotsPerLink * rows * static_cast<uint64_t>(sizes.width) * BytesOf(spec.train().precision().param());
 }
 
+// The most micro-batches that a data rank computes in one step; 1 if they are unknown.
+uint64_t MicroBatchesOfStep(const v1::JobSpec& spec) {
+  const uint64_t data_ranks = LayoutOf(spec).data_ranks(), micro = DecidedMicro(spec, data_ranks);
+  return micro == 0 ? 1 : DealShapeOf(spec.train().batch().global_size(), micro, data_ranks).rounds;
+}
+
+// Whether a rank holds the gradients of all its parameters during a step even if the strategy shards them: a pipeline
+// reduces them at the end of a step, and those of several micro-batches are added up first.
+bool AddsUpWholeGradients(const v1::JobSpec& spec) {
+  return LayoutOf(spec).stages > 1 || (!spec.parallel().reduce_every_micro_batch() && MicroBatchesOfStep(spec) > 1);
+}
+
+// The elements that a rank holds.
+struct HeldElements {
+  UnitElements total, root, largest;  // `largest`: of any block
+  uint64_t blocks = 0, trained_blocks = 0;
+};
+
+HeldElements SumUnits(const std::vector<UnitElements>& units) {
+  HeldElements held{.total = units[0], .root = units[0], .largest = {}, .blocks = units.size() - 1};
+  for (size_t i = 1; i < units.size(); ++i) {
+    held.total.all += units[i].all;
+    held.total.trained += units[i].trained;
+    held.largest.all = std::max(held.largest.all, units[i].all);
+    held.largest.trained = std::max(held.largest.trained, units[i].trained);
+    if (units[i].trained > 0) ++held.trained_blocks;
+  }
+  return held;
+}
+
+// What is whole only for a time: gathered parameters, and gradients of blocks or buckets before they are reduced.
+uint64_t PlanGathered(const v1::JobSpec& spec, const HeldElements& held, uint64_t shard) {
+  const v1::Parallel& parallel = spec.parallel();
+  const v1::PrecisionPolicy& precision = spec.train().precision();
+  const uint64_t param = BytesOf(precision.param()), reduce = BytesOf(precision.reduce());
+  const uint64_t sum = std::max<uint64_t>(4, reduce);
+  const bool shards_parameters = ShardsParameters(parallel.data());
+  uint64_t bytes = 0;
+  // A rank that holds the only shard computes with it in place, unless it has to be copied from the host.
+  if (shards_parameters && (shard > 1 || parallel.offload().parameters())) {
+    // The root stays gathered for the whole pass; of the blocks, only the active and the prefetched one are gathered. A
+    // pipeline gathers all once per step. Blocks are gathered into memory that also has space for their gradients.
+    const uint64_t blocks = LayoutOf(spec).stages > 1 ? held.blocks : std::min<uint64_t>(2, held.blocks);
+    bytes += held.root.all * param + blocks * held.largest.all * std::max(param, reduce);
+  }
+  if (shard == 1 || !ShardsGradients(parallel.data()) || AddsUpWholeGradients(spec)) return bytes;
+  if (!shards_parameters) return bytes + sum * std::min<uint64_t>(held.total.trained, parallel.bucket_elements());
+  // The buffer for the gradients of a block has the size of the largest block, even if few of its parameters are
+  // trained. While the gradients of one block are reduced, those of the next block are computed. Memory for the sums
+  // of the first block is allocated only afterwards, so it is subtracted here.
+  const uint64_t blocks = std::min<uint64_t>(2, held.trained_blocks);
+  const uint64_t later = blocks == 2 ? DividedUp(held.largest.trained, shard) : 0;
+  return bytes + sum * (held.root.trained + blocks * held.largest.all - later);
+}
+
 // The parameters, gradients and optimizer state of a rank that holds `units`.
 void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, MemoryPlan& plan) {
   const v1::Parallel& parallel = spec.parallel();
-  UnitElements total, largest;
-  uint64_t trained_blocks = 0;
-  for (size_t i = 0; i < units.size(); ++i) {
-    total.all += units[i].all;
-    total.trained += units[i].trained;
-    if (i > 0) largest.all = std::max(largest.all, units[i].all);
-    if (i > 0) largest.trained = std::max(largest.trained, units[i].trained);
-    if (i > 0 && units[i].trained > 0) ++trained_blocks;
-  }
+  const HeldElements held = SumUnits(units);
+  const UnitElements& total = held.total;
   const uint64_t shard = std::max<uint64_t>(1, DataSizesOf(parallel, LayoutOf(spec).data_ranks()).shard);
   const auto share = [shard](uint64_t elements, bool is_sharded) {
     return is_sharded ? DividedUp(elements, shard) : elements;
   };
   const v1::PrecisionPolicy& precision = spec.train().precision();
-  const uint64_t param = BytesOf(precision.param()), sum = std::max<uint64_t>(4, BytesOf(precision.reduce()));
   const bool shards_parameters = ShardsParameters(parallel.data());
-  // A pipeline gathers parameters once per step and reduces gradients at its end. Both are whole during the step.
-  const bool is_pipeline = LayoutOf(spec).stages > 1;
-  const bool shards_gradients = ShardsGradients(parallel.data()) && !is_pipeline;
+  const bool shards_gradients = ShardsGradients(parallel.data()) && !AddsUpWholeGradients(spec);
   const bool shards_state = ShardsOptimizerState(parallel.data());
 
-  plan.parameters = share(total.all, shards_parameters) * param;
-  if (shards_parameters) {
-    // The root stays gathered for the whole pass; of the blocks, only the active and the prefetched one are gathered.
-    const uint64_t blocks = std::min<uint64_t>(2, units.size() - 1);
-    plan.gathered = (is_pipeline ? total.all : units[0].all + blocks * largest.all) * param;
-  }
+  plan.parameters = share(total.all, shards_parameters) * BytesOf(precision.param());
+  plan.gathered = PlanGathered(spec, held, shard);
+  const uint64_t reduce = BytesOf(precision.reduce()), sum = std::max<uint64_t>(4, reduce);
   plan.gradients = share(total.trained, shards_gradients) * sum;
-  if (shards_gradients && shards_parameters) {
-    // The buffer for the gradients of a block has the size of the largest block, even if few of its parameters are
-    // trained. While the gradients of one block are reduced, those of the next block are computed. Memory for the sums
-    // of the first block is allocated only afterwards, so it is subtracted here.
-    const uint64_t blocks = std::min<uint64_t>(2, trained_blocks);
-    const uint64_t later = blocks == 2 ? share(largest.trained, true) : 0;
-    plan.gathered += sum * (units[0].trained + blocks * largest.all - later);
-  } else if (shards_gradients) {
-    plan.gathered += sum * std::min<uint64_t>(total.trained, parallel.bucket_elements());
-  }
+  // Gradients that are added up in fp32 and sent in 16 bits are copied before they are sent.
+  if (!ShardsGradients(parallel.data()) && reduce < sum) plan.gradients += total.trained * reduce;
   const uint64_t moments = 2 * share(total.trained, shards_state) * BytesOf(precision.state());
   const bool keeps_masters = precision.master() != precision.param();
-  const uint64_t masters =
-      keeps_masters || parallel.offload().optimizer()
-          ? share(keeps_masters ? total.all : total.trained, shards_state) * BytesOf(precision.master())
-          : 0;
+  uint64_t masters = 0;  // elements
+  if (keeps_masters || parallel.offload().optimizer()) masters += share(total.trained, shards_state);
+  // Those of frozen parameters are never updated; they are divided only where all parameters are.
+  if (keeps_masters) masters += share(total.all - total.trained, shards_parameters);
+  const uint64_t optimizer = moments + masters * BytesOf(precision.master());
   if (parallel.offload().optimizer()) {
-    plan.host += moments + masters;
+    plan.host += optimizer;
   } else {
-    plan.optimizer = moments + masters;
+    plan.optimizer = optimizer;
   }
   if (parallel.offload().parameters() && shards_parameters) {
     plan.host += plan.parameters;
@@ -280,12 +316,15 @@ std::vector<MemoryPlan> PlanMemoryOfStages(const v1::JobSpec& spec) {
     const uint64_t in_flight = static_cast<uint64_t>(pipeline.in_flight[static_cast<size_t>(stage)]);
     MemoryPlan& plan = plans.emplace_back();
     PlanState(spec, units, plan);
+    int64_t earlier = 0;  // blocks of earlier chunks
     for (const ModelChunk& chunk : held.chunks) {
       const auto first = blocks.begin() + chunk.first_block;
-      const StageBlocks of_chunk{
-          .stored = {first + std::min(static_cast<int64_t>(forward_only), chunk.num_blocks), first + chunk.num_blocks},
-          .in_flight = in_flight,
-          .heads = held.heads};
+      const int64_t stores_nothing = std::min(static_cast<int64_t>(forward_only), chunk.num_blocks);
+      const StageBlocks of_chunk{.stored = {first + stores_nothing, first + chunk.num_blocks},
+                                 .first_number = static_cast<uint64_t>(1 + earlier + stores_nothing),
+                                 .in_flight = in_flight,
+                                 .heads = held.heads};
+      earlier += chunk.num_blocks;
       plan.activations = std::max(plan.activations, PlanActivations(spec, sizes, of_chunk));
     }
     plan.scores = held.heads ? PlanScores(spec, sizes, layout.tensor, in_flight) : 0;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/plural.h"
 #include "common/strict_yaml.h"
+#include "common/yaml_schema.h"
 #include "models/model_part.h"
 #include "spec/choices.h"
 #include "spec/job_layout.h"
@@ -104,9 +105,7 @@ class ModelParallelRules {
           absl::StrCat(StrategyName(data), " gathers the parameters of a stage once per step and keeps them until the ",
                        "update, so that between steps it saves as much memory as without a pipeline, and during a ",
                        "step no more than zero1"));
-      if (parallel_.has_reshard_after_forward() && parallel_.reshard_after_forward() != 0) {
-        Warning("parallel.reshard_after_forward", "has no effect: a pipeline keeps parameters gathered during a step");
-      }
+      WarnOfGatherKeys();
     } else if (data == v1::DATA_PARALLEL_ZERO2) {
       Warning("parallel.data",
               "zero2 saves memory in a pipeline only if the gradients are reduced after each micro-batch, which is not "
@@ -197,6 +196,16 @@ class ModelParallelRules {
                                   : numbers.size() > 1 ? absl::StrCat(" = ", sum)
                                                        : "",
                                   any_empty ? ", of which at least one is 0" : ""));
+  }
+
+  // CheckParallel warns of the keys that have no effect on one data rank.
+  void WarnOfGatherKeys() {
+    for (const char* key : {"reshard_after_forward", "prefetch_elements", "max_live_elements", "reuse_elements"}) {
+      const auto* field = v1::Parallel::descriptor()->FindFieldByName(key);
+      const bool is_given = parallel_.GetReflection()->HasField(parallel_, field);
+      if (data_ranks_ == 1 || !is_given || yaml::HasDefaultValue(parallel_, *field)) continue;
+      Warning(absl::StrCat("parallel.", key), "has no effect: a pipeline keeps parameters gathered during a step");
+    }
   }
 
   // Checks the keys for files that one rank writes for the whole model.

@@ -5,11 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/plural.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
+#include "models/model_part.h"
 #include "spec/choices.h"
 #include "spec/job_layout.h"
 
@@ -120,17 +122,18 @@ class ParallelRules {
 
   void CheckRecompute() {
     const v1::Recompute& recompute = parallel_.recompute();
-    const uint32_t layers = spec_.train().model().layers();
     if (recompute.every() <= 1) return;
     if (recompute.mode() != v1::RECOMPUTE_MODE_BLOCKS && recompute.mode() != v1::RECOMPUTE_MODE_SELECTIVE) {
       problems_.AddWarning(positions_, "parallel.recompute.every",
                            "has no effect: parallel.recompute.mode is none, so nothing is recomputed");
-    } else if (layers > 0 && recompute.every() > layers) {
-      problems_.AddWarning(
-          positions_, "parallel.recompute.every",
-          absl::StrCat("is ", recompute.every(), ", but the model has ", layers, layers == 1 ? " block" : " blocks",
-                       ", so none is recomputed; choose 1 to ", layers));
+      return;
     }
+    const uint64_t blocks = BlocksOfRank();
+    if (blocks == 0 || recompute.every() <= blocks) return;
+    problems_.AddWarning(positions_, "parallel.recompute.every",
+                         absl::StrCat("is ", recompute.every(), ", but ",
+                                      layout_.stages > 1 ? "a stage of the pipeline has at most " : "the model has ",
+                                      Plural(blocks, "block"), ", so none is recomputed; choose 1 to ", blocks));
   }
 
   // REQUIRES: CheckSizes found no error.
@@ -147,6 +150,23 @@ class ParallelRules {
   uint64_t NumRounds() const {
     const uint64_t global = spec_.train().batch().global_size(), micro = DecidedMicro(spec_, ranks_);
     return micro == 0 || global % micro != 0 ? 0 : DealShapeOf(global, micro, ranks_).rounds;
+  }
+
+  // Returns the blocks of the rank that holds the most; 0 if they are unknown, or the stages do not fit the model.
+  uint64_t BlocksOfRank() const {
+    const uint64_t layers = spec_.train().model().layers(), stages = layout_.stages;
+    if (stages == 1) return layers;
+    const v1::Pipeline& pipeline = parallel_.pipeline();
+    const uint64_t chunks = stages * ChunksPerRank(pipeline);
+    if (chunks > layers) return 0;
+    const absl::StatusOr<std::vector<int64_t>> blocks =
+        SplitBlocks(static_cast<int64_t>(layers), static_cast<int>(chunks),
+                    std::vector<int>(pipeline.split().begin(), pipeline.split().end()));
+    if (!blocks.ok()) return 0;
+    // Chunk c of the model belongs to stage c % stages.
+    std::vector<int64_t> of_stage(stages);
+    for (size_t chunk = 0; chunk < blocks->size(); ++chunk) of_stage[chunk % stages] += (*blocks)[chunk];
+    return static_cast<uint64_t>(*std::max_element(of_stage.begin(), of_stage.end()));
   }
 
   bool CheckDivides(const char* key, uint64_t size) {

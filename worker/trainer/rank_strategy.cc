@@ -112,7 +112,8 @@ absl::Status CheckOffload(const StartOrder& order, const Model& model) {
       .weight = size(precision.param), .master = size(precision.master), .moment = size(precision.state)};
   const ElementSizes frozen_sizes{
       .weight = sizes.weight, .master = precision.keeps_masters() ? sizes.master : 0, .moment = 0};
-  const int64_t bytes = HostBytes(offload, trained / ranks, sizes) + HostBytes(offload, frozen / ranks, frozen_sizes);
+  const int64_t bytes =
+      HostBytes(offload, trained / ranks, sizes) + HostBytes(offload, shards ? frozen / ranks : frozen, frozen_sizes);
   return bytes == 0 ? absl::OkStatus() : CheckHostMemory(bytes, order.local_world_size, AvailableHostBytes());
 }
 

@@ -28,8 +28,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakePart(const StartOrder& order, const R
                                                 TensorGroup* tensor_group);
 
 // Checks the host memory for all ranks of this host. All ranks must check before any rank allocates its part, so this
-// is called before the ranks join their groups. Frozen parameters have no moments; whole parameters are counted as if
-// sharded.
+// is called before the ranks join their groups. Frozen parameters have no moments, and are whole on each rank unless
+// the strategy shards parameters; the small ones that persist_elements keeps whole are counted as if sharded.
 absl::Status CheckOffload(const StartOrder& order, const Model& model);
 
 // Makes the strategy and the executor of `rank`, whose groups, channels, model and data exist, and deals it the

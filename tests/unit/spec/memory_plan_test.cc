@@ -36,14 +36,27 @@ TEST(PlanMemory, OfReplicatedState_CountsFourTensorsOfEveryParameter) {
 }
 
 TEST(PlanMemory, OfEachStrategy_DividesWhatItShards) {
-  const MemoryPlan zero1 = Plan({"parallel.data=zero1"}), zero2 = Plan({"parallel.data=zero2"}),
-                   fsdp = Plan({"parallel.data=fsdp"});
+  // One micro-batch on each rank.
+  const auto plan = [](const char* strategy) {
+    return Plan({absl::StrCat("parallel.data=", strategy), "train.batch.micro=4"});
+  };
+  const MemoryPlan zero1 = plan("zero1"), zero2 = plan("zero2"), fsdp = plan("fsdp");
   EXPECT_EQ(zero1.gradients, 4 * kAll);
   EXPECT_EQ(zero1.optimizer, 4 * kAll);
   EXPECT_EQ(zero2.gradients, 2 * kAll);
   EXPECT_EQ(zero2.parameters, 4 * kAll);
   EXPECT_EQ(fsdp.parameters, 2 * kAll);
   EXPECT_EQ(fsdp.gathered, 4 * (kRoot + 2 * kBlock) + 4 * (kRoot + 2 * kBlock - kBlock / 2));
+}
+
+// kGoodJob has two micro-batches on each rank.
+TEST(PlanMemory, OfShardedGradients_IsThatOfAllGradients_WhileThoseOfSeveralMicroBatchesAreAddedUp) {
+  for (const char* strategy : {"zero2", "fsdp"}) {
+    const std::string data = absl::StrCat("parallel.data=", strategy);
+    EXPECT_EQ(Plan({data}).gradients, 4 * kAll) << strategy;
+    EXPECT_EQ(Plan({data, "parallel.reduce_every_micro_batch=true"}).gradients, 2 * kAll) << strategy;
+  }
+  EXPECT_EQ(Plan({"parallel.data=fsdp"}).gathered, 4 * (kRoot + 2 * kBlock)) << "only parameters are gathered";
 }
 
 TEST(PlanMemory, In16Bits_CountsTheMasters) {
@@ -53,11 +66,47 @@ TEST(PlanMemory, In16Bits_CountsTheMasters) {
   EXPECT_EQ(plan.gradients, 4 * kAll);
 }
 
+TEST(PlanMemory, OfGradientsSentIn16Bits_CountsTheCopyThatIsSent) {
+  EXPECT_EQ(Plan({"train.precision={param: bf16}"}).gradients, (4 + 2) * kAll);
+  EXPECT_EQ(Plan({"train.precision={param: bf16}", "parallel.data=zero1"}).gradients, (4 + 2) * kAll);
+  EXPECT_EQ(Plan({"train.precision={param: bf16}", "parallel.data=zero2"}).gradients, 4 * kAll)
+      << "buckets are sent from memory that is used again";
+}
+
+// A block is gathered into memory that can also hold its gradients, which are sent in fp32.
+TEST(PlanMemory, OfGatheredBlocksIn16Bits_CountsSpaceForTheWiderType) {
+  const char* const kFsdp = "parallel.data=fsdp";
+  EXPECT_EQ(Plan({"train.precision=bf16", kFsdp}).gathered, 2 * kRoot + 4 * 2 * kBlock);
+  EXPECT_EQ(Plan({"train.precision={param: bf16}", kFsdp}).gathered, 2 * kRoot + 2 * 2 * kBlock);
+  const std::vector<MemoryPlan> stages =
+      PlanMemoryOfStages(Resolved({"train.precision=bf16", "parallel={data: fsdp, pipeline: 2}", "resources.ranks=4",
+                                   "train.batch={global: 8, micro: 1}"}));
+  EXPECT_EQ(stages[0].gathered, 2u * (256 * 16 + 8 * 16) + 4 * kBlock) << "a stage gathers its root and its block";
+}
+
+TEST(PlanMemory, OfTheOnlyShard_GathersNothing_UnlessItIsOnTheHost) {
+  const std::string ranks = "resources.ranks=1", micro = "train.batch.micro=8";
+  EXPECT_EQ(Plan({ranks, micro, "parallel.data=fsdp"}).gathered, 0u);
+  EXPECT_EQ(Plan({ranks, micro, "parallel.data=zero2"}).gathered, 0u);
+  EXPECT_EQ(Plan({ranks, micro, "parallel={data: fsdp, offload: {parameters: true}}"}).gathered,
+            4 * (kRoot + 2 * kBlock));
+}
+
 TEST(PlanMemory, OfFrozenParameters_CountsTheirWeightsOnly) {
   const MemoryPlan plan = Plan({"train.freeze=[\"h.*\"]"});
   EXPECT_EQ(plan.parameters, 4 * kAll);
   EXPECT_EQ(plan.gradients, 4 * kRoot);
   EXPECT_EQ(plan.optimizer, 8 * kRoot);
+}
+
+TEST(PlanMemory, OfFrozenParametersIn16Bits_DividesTheirMastersOnlyWhereParametersAreSharded) {
+  const auto optimizer = [](const char* strategy) {
+    return Plan({"train.freeze=[\"h.*\"]", "train.precision=bf16", absl::StrCat("parallel.data=", strategy)}).optimizer;
+  };
+  for (const char* strategy : {"zero1", "zero2"}) {
+    EXPECT_EQ(optimizer(strategy), (4 + 8) * kRoot / 2 + 4 * 2 * kBlock) << strategy;
+  }
+  EXPECT_EQ(optimizer("fsdp"), (4 + 8) * kRoot / 2 + 4 * kBlock);
 }
 
 TEST(PlanMemory, OfOffloadedState_CountsItOnTheHost) {
@@ -69,6 +118,14 @@ TEST(PlanMemory, OfOffloadedState_CountsItOnTheHost) {
 TEST(PlanMemory, WithRecompute_StoresTheInputsOfBlocksAndOneBlock) {
   EXPECT_EQ(Plan({"parallel.recompute=blocks"}).activations, 4u * 2 * 8 * (2 * 16 + 16 * 16 + 2 * 16));
   EXPECT_GT(Plan({"parallel.recompute=selective"}).activations, Plan({"parallel.recompute=blocks"}).activations);
+}
+
+// The second of three blocks is computed again, as in worker/parallel/recompute.h.
+TEST(PlanMemory, WithRecomputeOfEverySecondBlock_StoresTheFirstAndTheThird) {
+  EXPECT_EQ(Plan({"parallel.recompute={mode: blocks, every: 2}", "train.model.layers=3"}).activations,
+            4u * 2 * 8 * (2 * 16 * 16 + 16 + 16 * 16 + 2 * 16));
+  EXPECT_EQ(Plan({"parallel.recompute={mode: blocks, every: 3}"}).activations, Plan({}).activations)
+      << "there is no third block";
 }
 
 // Without adapters, a block stores 16 times the width for each token. In kGoodJob the inputs of the four projections
@@ -98,7 +155,8 @@ TEST(PlanMemory, OfBlocksBeforeTheFirstTrainedParameter_StoresNothing) {
 }
 
 TEST(PlanMemory, OfAdaptersWithFsdp_HoldsTheirGradientsInMemoryForTwoBlocks) {
-  const MemoryPlan plan = Plan({"train.lora={rank: 4, targets: [c_attn]}", "parallel.data=fsdp"});
+  const MemoryPlan plan =
+      Plan({"train.lora={rank: 4, targets: [c_attn]}", "parallel.data=fsdp", "train.batch.micro=4"});
   constexpr uint64_t kAdapters = 4 * (16 + 48), kAdapted = kBlock + kAdapters;
   EXPECT_EQ(plan.gathered, 4 * (kRoot + 2 * kAdapted) + 4 * (2 * kAdapted - kAdapters / 2));
 }

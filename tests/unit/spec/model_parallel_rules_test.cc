@@ -54,6 +54,8 @@ const ModelParallelRow kAccepted[] = {
     {"interleaved_chunks", 2, "pipeline: {stages: 2, schedule: interleaved, chunks_per_rank: 4}", ""},
     {"interleaved_with_default_chunks", 2, "pipeline: {stages: 2, schedule: interleaved}", ""},
     {"split", 2, "pipeline: {stages: 2, split: [3, 5]}", ""},
+    {"recompute_of_a_block_of_the_larger_stage", 2,
+     "pipeline: {stages: 2, split: [3, 5]}, recompute: {mode: blocks, every: 5}", ""},
     {"fsdp_with_tensor", 4, "tensor: 2, data: fsdp", ""},
     {"zero1_with_offload_in_a_pipeline", 4, "pipeline: 2, data: zero1, offload: {optimizer: true}", ""},
     {"frozen_stage", 2, "pipeline: 2", "", {"train.freeze=['h.4.*', 'h.5.*', 'h.6.*', 'h.7.*', 'ln_f.*']"}},
@@ -250,6 +252,16 @@ const ModelParallelRow kWarnings[] = {
      "zero1\n"
      "job.yaml:16:60: warning: parallel.reshard_after_forward: has no effect: a pipeline keeps parameters gathered "
      "during a step"},
+    {"limits_of_gathers", 4, "pipeline: 2, data: fsdp, prefetch_elements: 5, max_live_elements: 6, reuse_elements: 7",
+     "job.yaml:16:31: warning: parallel.data: fsdp gathers the parameters of a stage once per step and keeps them "
+     "until the update, so that between steps it saves as much memory as without a pipeline, and during a step no more "
+     "than zero1"
+     "\njob.yaml:16:56: warning: parallel.prefetch_elements: has no effect: a pipeline keeps parameters gathered "
+     "during a step"
+     "\njob.yaml:16:78: warning: parallel.max_live_elements: has no effect: a pipeline keeps parameters gathered "
+     "during a step"
+     "\njob.yaml:16:97: warning: parallel.reuse_elements: has no effect: a pipeline keeps parameters gathered during a "
+     "step"},
     {"reduction_of_each_micro_batch", 4, "pipeline: 2, data: zero2, reduce_every_micro_batch: true",
      "job.yaml:16:31: warning: parallel.data: zero2 saves memory in a pipeline only if the gradients are reduced after "
      "each micro-batch, which is not supported: during a step they are whole; zero1 needs the same memory and "
@@ -257,6 +269,9 @@ const ModelParallelRow kWarnings[] = {
      "job.yaml:16:64: warning: parallel.reduce_every_micro_batch: has no effect: the gradients of a pipeline are "
      "reduced "
      "once per step"},
+    {"recompute_of_no_block_of_a_stage", 4, "pipeline: 4, recompute: {mode: blocks, every: 4}",
+     "job.yaml:16:58: warning: parallel.recompute.every: is 4, but a stage of the pipeline has at most 2 blocks, so "
+     "none is recomputed; choose 1 to 2"},
     {"sequence_of_one_tensor_rank", 2, "sequence: true",
      "job.yaml:16:22: warning: parallel.sequence: has no effect: parallel.tensor is 1, and only tensor ranks divide "
      "the "

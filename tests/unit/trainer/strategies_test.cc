@@ -23,6 +23,7 @@
 #include "tests/unit/trainer/strategies_fixture.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/rank.h"
+#include "worker/trainer/rank_strategy.h"
 #include "worker/trainer/run.h"
 #include "worker/trainer/trainer.h"
 
@@ -323,6 +324,23 @@ TEST_F(StrategiesTest, AllKeysTogether_ChangeNeitherLossesNorCheckpoints) {
       EXPECT_NEAR(found[i].grad_norm, expected[done + i].grad_norm, 1e-4 * found[i].grad_norm);
     }
   }
+}
+
+// The masters of 3 x 10^12 frozen parameters need 13 TB. A 65,536th of them needs 200 MB.
+TEST(CheckOffload, CountsTheMastersOfFrozenParametersWhole_UnlessParametersAreSharded) {
+  StartOrder order;
+  order.world_size = 1 << 16;
+  order.config.model = {.layers = 64, .heads = 64, .width = 1 << 16, .context = 16, .vocabulary = 256};
+  order.config.precision.param = "bf16";
+  order.config.freeze = {"h.*"};
+  order.config.parallel.offload_optimizer = true;
+  const auto check = [&order](const char* strategy) {
+    order.config.parallel.strategy = strategy;
+    const absl::StatusOr<std::unique_ptr<Model>> part = MakePart(order, RankDevice(), /*tensor_group=*/nullptr);
+    return part.ok() ? CheckOffload(order, **part) : part.status();
+  };
+  EXPECT_TRUE(absl::IsFailedPrecondition(check("zero1"))) << check("zero1");
+  EXPECT_EQ(check("fsdp"), absl::OkStatus());
 }
 
 TEST_F(StrategiesTest, GlobsThatFreezeNothing_AreRefused) {
