@@ -14,7 +14,6 @@
 #include "coordinator/handlers/hangs.h"
 #include "coordinator/handlers/preempt_jobs.h"
 #include "coordinator/handlers/value_store.h"
-#include "coordinator/policy/goodput.h"
 #include "coordinator/policy/hang.h"
 #include "coordinator/policy/last_step.h"
 #include "coordinator/policy/recovery.h"
@@ -192,8 +191,6 @@ void DecideFailure(Turn& turn, Job& job) {
   const v1::FailureRecord failure = job.record.failure();
   RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
   if (!IsEnding(job)) {
-    AccountGoodput(turn, job);
-    StepsLost(*job.record.mutable_goodput());
     turn.Move(job, decision.restart ? LifecycleEvent::kRestart : LifecycleEvent::kGiveUp, decision.reason);
   } else if (job.state() == v1::JOB_STATE_RECOVERING && !decision.restart) {
     turn.Move(job, LifecycleEvent::kGiveUp, decision.reason);

@@ -318,6 +318,7 @@ TEST(CoreSaves, BackgroundSave_DoesNotContainLaterSteps) {
   fact.mutable_saved()->set_stall_s(0.1);
   one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
   one.host.Kill(Key(kJob, 1, 1), 9);
+  one.host.Apply(false);
 
   EXPECT_NEAR(one.Get().goodput().lost_s(), 2 * 4, 0.5);
   EXPECT_NEAR(one.Get().goodput().train_s(), 2 * 2, 0.5);
