@@ -150,7 +150,10 @@ void EndLedger(Turn& turn, Job& job) {
   }
   AccountGoodput(turn, job);
   v1::GoodputRecord& ledger = *job.record.mutable_goodput();
-  if (job.record.has_failure() || ledger.since_saved_ms() > ledger.since_step_ms()) return StepsLost(ledger);
+  // Nothing is known of the progress of a script that reports no steps, so all of its time counts as training.
+  const bool reports_steps = !job.head().spec().has_command() || job.published.step() > 0;
+  const bool has_lost = job.record.has_failure() || ledger.since_saved_ms() > ledger.since_step_ms();
+  if (reports_steps && has_lost) return StepsLost(ledger);
   ledger.set_since_saved_ms(0);
   ledger.set_since_step_ms(0);
 }

@@ -236,5 +236,21 @@ TEST(CommandLimits, TheTimeLimit_EndsAJob_ThatWaitsForItsHostToReturn) {
   EXPECT_EQ(harness.Get(kJob).reason(), "the time limit of 60 s is used up (command.time_limit_s)");
 }
 
+TEST(CommandGoodput, TimeOfAScriptThatReportsNoSteps_CountsAsTraining_AlsoIfItFails) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(CommandSpec(2), kJob);
+  host.Apply();
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  harness.Advance(absl::Seconds(4));
+
+  host.Kill(Key(kJob, 1, 1), 9);
+  host.Apply(false);
+
+  EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().train_s(), 8);
+  EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().detect_s(), 0);
+}
+
 }  // namespace
 }  // namespace trainyard
