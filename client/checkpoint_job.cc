@@ -188,9 +188,11 @@ AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
   // A script may save without a request, and repeats steps after a restart. So only `requested` shows that a checkpoint
   // answers a request.
   if (is_command_) return event.has_checkpoint() && event.checkpoint().requested() ? Result::kSaved : Result::kNone;
-  if (event.has_checkpoint() && event.checkpoint().step() >= step_at_request_) return Result::kSaved;
+  // A later group, which may begin with an earlier step, saves because of the request.
+  const uint64_t first_step = event.generation() > generation_ ? 1 : step_at_request_;
+  if (event.has_checkpoint() && event.checkpoint().step() >= first_step) return Result::kSaved;
   const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;
-  return failed > 0 && failed >= step_at_request_ ? Result::kFailed : Result::kNone;
+  return failed > 0 && failed >= first_step ? Result::kFailed : Result::kNone;
 }
 
 void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {

@@ -35,13 +35,17 @@ class AwaitedSave {
  public:
   // `job`: the answer to the request; `last_sequence`: the sequence number of the newest event before the request.
   AwaitedSave(const v1::Job& job, uint64_t last_sequence)
-      : is_command_(job.spec().has_command()), step_at_request_(job.last_step()), last_sequence_(last_sequence) {}
+      : is_command_(job.spec().has_command()),
+        generation_(job.generation()),
+        step_at_request_(job.last_step()),
+        last_sequence_(last_sequence) {}
 
   enum class Result { kNone, kSaved, kFailed };
   Result Classify(const v1::Event& event) const;
 
  private:
   const bool is_command_;
+  const uint64_t generation_;  // at the time of the request, as the next field
   const uint64_t step_at_request_;
   const uint64_t last_sequence_;
 };

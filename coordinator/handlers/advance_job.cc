@@ -10,6 +10,7 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/checkpoint_facts.h"
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/place_jobs.h"
@@ -141,11 +142,19 @@ void CountFailure(Turn& turn, Job& job) {
   turn.Emit(FailureCounted{std::string(FailureKindName(job.record.failure().kind()))});
 }
 
-// Counts unsaved steps as lost in the ledger, also if the group was ended on purpose.
+// Counts unsaved steps as lost in the ledger, also if the group was ended on purpose. Called when every rank has ended,
+// because a save may become complete until then. A checkpoint that was granted is complete.
 void EndLedger(Turn& turn, Job& job) {
+  const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
+  if (granted != nullptr && granted->generation() == job.head().generation()) {
+    CountSavedSteps(turn, job, granted->step());
+  }
   AccountGoodput(turn, job);
   v1::GoodputRecord& ledger = *job.record.mutable_goodput();
-  if (ledger.since_saved_ms() > ledger.since_step_ms()) return StepsLost(ledger);
+  // Nothing is known of the progress of a script that reports no steps, so all of its time counts as training.
+  const bool reports_steps = !job.head().spec().has_command() || job.published.step() > 0;
+  const bool has_lost = job.record.has_failure() || ledger.since_saved_ms() > ledger.since_step_ms();
+  if (reports_steps && has_lost) return StepsLost(ledger);
   ledger.set_since_saved_ms(0);
   ledger.set_since_step_ms(0);
 }
@@ -185,6 +194,7 @@ void AdvanceRecovering(Turn& turn, Job& job) {
   if (!job.current.nothing_desired || !AllEnded(job)) return;
   uint64_t index = job.record.submit_index();
   if (turn.state.queue.contains(index)) return;
+  EndLedger(turn, job);
   CountFailure(turn, job);
   bool progress = job.published.step() > job.step_at_last_failure || job.head().generation() == 1;
   job.failures_without_progress = progress ? 0 : job.failures_without_progress + 1;

@@ -166,7 +166,7 @@ void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, boo
   turn.SaveRank(it->second, rank.record.rank());
 }
 
-void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
+void Reconcile(Turn& turn, Host& host, const v1::Hello& hello, bool is_same_daemon) {
   host.strays.clear();
   host.unstarted_strays.clear();
   host.unknown.clear();
@@ -185,6 +185,7 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
       Rank& rank = job.ranks[index];
       bool missing = rank.record.started() && !rank.ended() && !reported.contains({id.value(), index});
       rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
+      rank.was_removed = rank.was_removed || (!is_same_daemon && rank.removed_at_revision != 0);
       rank.removed_at_revision = 0;
       rank.dropped_at = absl::InfiniteFuture();  // the new daemon has not tried to end it yet
     }
@@ -267,7 +268,7 @@ void Run(Turn& turn, AttachHost& event) {
     turn.DecideCluster(name, DecisionRule::kNone, NoticeLevel::kInfo, std::move(text));
   }
   Welcome(turn, host, event.hello.protocol());
-  Reconcile(turn, host, event.hello);
+  Reconcile(turn, host, event.hello, is_same_daemon);
   if (!is_same_daemon) {
     PublishNewDaemon(turn, host);
     WarnOfVersion(turn, host);

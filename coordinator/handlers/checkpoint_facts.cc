@@ -228,9 +228,10 @@ void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
   if (grants.size() != previous.size()) turn.Save(job);
 }
 
-// Publishes which steps have no report: a lost group may have made and saved steps whose reports never arrived.
+// Publishes which steps have no report: a lost group may have made and saved steps whose reports never arrived. The
+// steps up to the checkpoint of the group before were made by another job, or are published as missing already.
 void PublishMissingReports(Turn& turn, Job& job, uint64_t restored_step) {
-  const uint64_t published = std::max(job.reported_step, job.published.step());
+  const uint64_t published = std::max({job.reported_step, job.published.step(), job.record.restored_step()});
   if (job.generation().value() == 1 || restored_step <= published) return;
   turn.Notice(job, NoticeLevel::kWarning,
               absl::StrCat("reports of steps ", published + 1, " to ", restored_step,

@@ -14,7 +14,6 @@
 #include "coordinator/handlers/hangs.h"
 #include "coordinator/handlers/preempt_jobs.h"
 #include "coordinator/handlers/value_store.h"
-#include "coordinator/policy/goodput.h"
 #include "coordinator/policy/hang.h"
 #include "coordinator/policy/last_step.h"
 #include "coordinator/policy/recovery.h"
@@ -192,8 +191,6 @@ void DecideFailure(Turn& turn, Job& job) {
   const v1::FailureRecord failure = job.record.failure();
   RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
   if (!IsEnding(job)) {
-    AccountGoodput(turn, job);
-    StepsLost(*job.record.mutable_goodput());
     turn.Move(job, decision.restart ? LifecycleEvent::kRestart : LifecycleEvent::kGiveUp, decision.reason);
   } else if (job.state() == v1::JOB_STATE_RECOVERING && !decision.restart) {
     turn.Move(job, LifecycleEvent::kGiveUp, decision.reason);
@@ -214,9 +211,10 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   rank.record.clear_gone();
   rank.phase = Phase::kEnded;
   const bool is_command = job.head().spec().has_command();
-  if (is_command && exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone) {
-    rank.record.set_finished(true);
-  }
+  const bool exited_with_0 = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
+  // A daemon reports a command that it has ended as stopped, whatever its exit code is. If another daemon has followed
+  // meanwhile, only the coordinator knows that the command was to be ended, so that its exit code shows nothing.
+  if (is_command && exited_with_0 && !rank.was_removed) rank.record.set_finished(true);
   turn.SaveRank(job, rank.record.rank());
   bool stop_requested = job.current.stop || job.current.nothing_desired;
   bool stopped_unrequested = rank.record.finished() && rank.record.stopped() && !stop_requested;

@@ -45,8 +45,8 @@ void StepCompleted(v1::GoodputRecord& ledger);
 // Called when a checkpoint was recorded. `after_ms`: the training time since the step of the checkpoint; 0: the
 // checkpoint is of the newest completed step.
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);
-// Called when the generation ended without a save of its last steps: they count as lost, and the time since the last of
-// them counts as detection.
+// Called when all ranks of the generation have ended without a save of its last steps: they count as lost, and the time
+// since the last of them counts as detection.
 void StepsLost(v1::GoodputRecord& ledger);
 
 uint64_t PartMs(const v1::GoodputRecord& ledger, GoodputPart part);

@@ -77,6 +77,9 @@ struct CommitThread::State {
   void RemoveFailed(const SaveKey& save);
   absl::StatusOr<std::vector<CheckpointPart>> AwaitParts(const SaveKey& save);
   absl::StatusOr<Ready> Complete(CommitTask task);
+  // The index of the waiting checkpoint that `newest` replaces: the oldest that retention does not keep for ever
+  // (keep_every, keep_best); the oldest of all if it keeps all.
+  size_t ChooseReplaced(const CommitTask& newest) const;
   void CommitOne(CommitTask task);
   // Returns whether the coordinator answered.
   bool RequestGrant();

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -16,8 +18,15 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);  // between two tries to read a part
 constexpr absl::Duration kGrantWait = absl::Milliseconds(250);    // short, because another task may come
-// Complete checkpoints that wait for a grant; a further one replaces the oldest.
+// Complete checkpoints that wait for a grant; a further one replaces one of them.
 constexpr size_t kWaitingMax = 2;
+
+// The loss of the evaluation after the step of a checkpoint; infinite: none.
+double LossOf(const CommitTask& task) {
+  const std::optional<ManifestEvaluation>& evaluation = task.head.evaluation;
+  return evaluation.has_value() ? evaluation->loss.value_or(std::numeric_limits<double>::infinity())
+                                : std::numeric_limits<double>::infinity();
+}
 
 }  // namespace
 
@@ -74,6 +83,18 @@ absl::StatusOr<std::vector<CheckpointPart>> CommitThread::State::AwaitParts(cons
   return all;
 }
 
+size_t CommitThread::State::ChooseReplaced(const CommitTask& newest) const {
+  double lowest = LossOf(newest);
+  for (const Ready& ready : waiting) lowest = std::min(lowest, LossOf(ready.task));
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    const CommitTask& task = waiting[i].task;
+    const bool is_best = deps.retention.keep_best && std::isfinite(lowest) && LossOf(task) == lowest;
+    const bool is_milestone = deps.retention.keep_every > 0 && task.save.step % deps.retention.keep_every == 0;
+    if (!is_best && !is_milestone) return i;
+  }
+  return 0;
+}
+
 absl::StatusOr<CommitThread::State::Ready> CommitThread::State::Complete(CommitTask task) {
   const std::string folder = FolderOf(task.save);
   ASSIGN_OR_RETURN(std::vector<CheckpointPart> all, AwaitParts(task.save));
@@ -100,13 +121,14 @@ void CommitThread::State::CommitOne(CommitTask task) {
     return Fail(copy, why);
   }
   if (waiting.size() == kWaitingMax) {
-    Remove(waiting.front().task.save);
-    Fail(waiting.front().task,
+    const auto replaced = waiting.begin() + static_cast<ptrdiff_t>(ChooseReplaced(ready->task));
+    Remove(replaced->task.save);
+    Fail(replaced->task,
          absl::UnavailableError(
              absl::StrCat("it was complete, but the coordinator did not answer for so long that step ", copy.save.step,
                           " replaced it")),
          /*withdrawn=*/true);
-    waiting.pop_front();
+    waiting.erase(replaced);
   }
   deps.link.ReportFact(SaveReadyFact{.step = copy.save.step,
                                      .path = JoinPath(deps.run_folder, StepFolderName(copy.save.step)),

@@ -40,9 +40,12 @@ SavePolicy::Outcome SavePolicy::Update(uint64_t step, const Sums& sums) {
   return Outcome::kWritten;
 }
 
+bool SavePolicy::WantsSave(uint64_t step, bool due) const {
+  return due || queued_ || (retry_at_.has_value() && step >= *retry_at_);
+}
+
 SavePolicy::Action SavePolicy::AtBoundary(uint64_t step, bool due) {
-  const bool wanted = due || queued_ || (retry_at_.has_value() && step >= *retry_at_);
-  if (!wanted) return Action::kNothing;
+  if (!WantsSave(step, due)) return Action::kNothing;
   if (!under_way_.has_value()) return Action::kBegin;
   if (due && waits_) return Action::kAwait;
   queued_ = true;

@@ -45,6 +45,8 @@ class SavePolicy {
   };
   // Called at the end of a step. `due`: checkpoint.every_steps or checkpoint.keep_best requires a save now.
   Action AtBoundary(uint64_t step, bool due);
+  // Whether AtBoundary begins a save if none is under way.
+  bool WantsSave(uint64_t step, bool due) const;
   // `waited`: no rank takes another step before the save has ended, and a failed save is not retried.
   void Began(uint64_t step, bool waited = false);
   void WaitTimedOut() { waits_ = false; }

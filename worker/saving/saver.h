@@ -92,6 +92,8 @@ class Saver {
   // are gathered (checkpoint.format full, checkpoint.weights_copy). `due`: by checkpoint.every_steps, or because the
   // evaluation loss is the lowest so far. Possible errors: those of a Collective.
   absl::Status AtBoundary(uint64_t step, const Position& position, bool due);
+  // Whether AtBoundary, if called now, makes a save that training waits for. The same on all ranks.
+  bool MakesWaitedSave(uint64_t step, bool due) const { return !copies_ && policy_.WantsSave(step, due); }
 
   // Collective. Ends the save under way, then saves the state after `step`. Returns whether every rank's part is
   // written, which is the same on all ranks. `stop_request` (0: none) is the stop that is cancelled if this save fails;

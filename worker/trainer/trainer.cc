@@ -121,8 +121,9 @@ absl::StatusOr<TrainResult> Trainer::Run() {
 
     bool last = step_ == config_.steps, due = IsDue(config_.checkpoint_every);
     const bool evaluate = rank_.inputs.evaluation != nullptr && (last || IsDue(config_.evaluate_every));
-    // The step must be reported before an evaluation, a save before leaving, or the end.
-    if (evaluate || last || leave_) {
+    // The step must be reported before an evaluation, the end, and a save that is waited for: its checkpoint may be
+    // complete, and another generation may resume from it, before this one makes the next step.
+    if (evaluate || last || leave_ || saver_.MakesWaitedSave(step_, due)) {
       RETURN_IF_ERROR(ReadAgreement());
     }
     if (evaluate) {

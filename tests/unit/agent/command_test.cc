@@ -397,5 +397,50 @@ TEST(CommandLinks, ALinkFromAChildOfTheScript_IsAcceptedOnlyAfterTheLinkOfTheScr
   EXPECT_THAT(driver.Last<CloseLink>(), IsEmpty());
 }
 
+// A script may report for the first time when it has received SIGTERM: the checkpoint that it saves before it exits.
+TEST(CommandLinks, ALinkThatIsOpenedInTheGracePeriod_CarriesTheLastCheckpoint) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {DesiredCommand(0)}));
+  driver.Handle(MasterKnown{Rank(0), "10.0.0.1:15001"});
+  driver.Handle(ProcessStarted{Rank(0), 7});
+  driver.Run(absl::Seconds(1));
+  driver.Handle(driver.State(2, {}));
+
+  driver.Handle(driver.Open(LinkId(1), Rank(0), /*reconnect=*/true));
+  ASSERT_THAT(driver.Last<CloseLink>(), IsEmpty());
+  LinkReport report = driver.Steps(LinkId(1), 1, 3);
+  report.report.mutable_script_checkpoint()->set_step(3);
+  report.report.mutable_script_checkpoint()->set_path("/runs/step-3");
+  driver.ForgetEffects();
+  driver.Handle(report);
+  driver.Handle(driver.Ended(Rank(0), 0));
+  driver.Run(absl::Seconds(1));
+
+  std::vector<uint64_t> saved;
+  for (const SendToCoordinator& sent : driver.All<SendToCoordinator>()) {
+    for (const v1::RankReport& sent_report : sent.message.reports().reports()) {
+      if (sent_report.has_script_checkpoint()) saved.push_back(sent_report.script_checkpoint().step());
+    }
+  }
+  EXPECT_THAT(saved, Contains(3u));
+  EXPECT_EQ(driver.AllFacts().back().exited().cause(), v1::TrainerExited::CAUSE_STOPPED);
+}
+
+TEST(CommandLinks, ALinkIsRefused_OnceTheGracePeriodIsOver) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {DesiredCommand(0)}));
+  driver.Handle(MasterKnown{Rank(0), "10.0.0.1:15001"});
+  driver.Handle(ProcessStarted{Rank(0), 7});
+  driver.Handle(driver.State(2, {}));
+  driver.Run(absl::Seconds(6));
+
+  driver.Handle(driver.Open(LinkId(1), Rank(0), /*reconnect=*/true));
+
+  ASSERT_THAT(driver.Last<CloseLink>(), SizeIs(1));
+  EXPECT_TRUE(absl::IsAborted(driver.Last<CloseLink>()[0].status));
+}
+
 }  // namespace
 }  // namespace trainyard::agent

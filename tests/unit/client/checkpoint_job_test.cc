@@ -103,6 +103,11 @@ TEST(CheckpointJob, Wait_EndsWithASaveNotOlderThanTheRequest) {
   EXPECT_EQ(awaited.Classify(Failed(10, 56)), Result::kNone);
   EXPECT_EQ(awaited.Classify(Failed(11, 58)), Result::kFailed);
   EXPECT_EQ(awaited.Classify(Failed(12, 0)), Result::kNone) << "an unrelated notice";
+  v1::Event later = Saved(13, 41), notice = Failed(14, 0);
+  later.set_generation(1);
+  notice.set_generation(1);
+  EXPECT_EQ(awaited.Classify(later), Result::kSaved) << "of the next group, which has repeated steps";
+  EXPECT_EQ(awaited.Classify(notice), Result::kNone);
 }
 
 }  // namespace

@@ -236,5 +236,42 @@ TEST(CommandLimits, TheTimeLimit_EndsAJob_ThatWaitsForItsHostToReturn) {
   EXPECT_EQ(harness.Get(kJob).reason(), "the time limit of 60 s is used up (command.time_limit_s)");
 }
 
+TEST(CommandGoodput, TimeOfAScriptThatReportsNoSteps_CountsAsTraining_AlsoIfItFails) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(CommandSpec(2), kJob);
+  host.Apply();
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  harness.Advance(absl::Seconds(4));
+
+  host.Kill(Key(kJob, 1, 1), 9);
+  host.Apply(false);
+
+  EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().train_s(), 8);
+  EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().detect_s(), 0);
+}
+
+// The command exits with 0 because of SIGTERM while its daemon is away, and the next daemon reports the exit code.
+TEST(CommandPause, IsCarriedOut_IfTheDaemonIsReplacedWhileTheCommandEnds) {
+  for (bool paused : {true, false}) {
+    Harness harness;
+    FakeHost host(harness, "w1", 2, 11);
+    host.Attach();
+    harness.Submit(CommandSpec(2), kJob);
+    host.Apply();
+    ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+    if (paused) harness.Pause(kJob);
+
+    host.Detach();
+    host.incarnation = 12;
+    host.sequence = 0;
+    host.Attach();
+    for (uint32_t rank = 0; rank < 2; ++rank) host.Exit(Key(kJob, 1, rank), 0);
+
+    EXPECT_EQ(harness.StateOf(kJob), paused ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_SUCCEEDED);
+  }
+}
+
 }  // namespace
 }  // namespace trainyard

@@ -420,5 +420,27 @@ TEST(CoreOperations, Goodput_AfterTheWallClockWasSet_DoesNotJumpWhenTheNextCoord
   EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().queue_s(), 10);
 }
 
+// Rank 1 is killed. Then rank 0 names the checkpoint of step 4, or it has been granted but is named by the next group.
+TEST(CoreOperations, Goodput_StepsThatAreSavedUntilTheGroupHasEnded_AreNotLost) {
+  for (bool granted : {false, true}) {
+    Harness harness;
+    harness.Submit(MakeSpec(2), kJob);
+    FakeHost host(harness, "w1", 2, 11);
+    host.Attach();
+    BringToRunning(harness, host, kJob);
+    harness.Advance(absl::Seconds(4));
+    host.Report(Key(kJob, 1, 0), 1, 4);
+    if (granted) host.ReadySave(Key(kJob, 1, 0), 4, "a");
+    host.Kill(Key(kJob, 1, 1), 9);
+    ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+    if (!granted) host.Save(Key(kJob, 1, 0), 4);
+    host.Apply(false);
+
+    ASSERT_EQ(harness.Get(kJob).generation(), 2u);
+    EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().lost_s(), 0) << "granted: " << granted;
+    EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().train_s(), 8) << "granted: " << granted;
+  }
+}
+
 }  // namespace
 }  // namespace trainyard

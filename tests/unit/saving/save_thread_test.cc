@@ -94,11 +94,11 @@ class SaveTest : public testing::Test {
     Manifest head = SmallManifest(step);
     return {.save = Key(step), .tensors = Headers(state), .head = head, .began = Clock::GetSteadyClock().TimeNow()};
   }
-  std::unique_ptr<CommitThread> NewCommits(FileSystem& disk = FileSystem::Real(), uint64_t keep = 0) {
+  std::unique_ptr<CommitThread> NewCommits(FileSystem& disk = FileSystem::Real(), const Retention& retention = {}) {
     return std::make_unique<CommitThread>(
         CommitThread::Deps{.run_folder = folder_.path(),
                            .generation = 2,
-                           .retention = {.keep = keep},
+                           .retention = retention,
                            .file_system = disk,
                            .link = link_,
                            .clock = Clock::GetSteadyClock(),
@@ -285,6 +285,27 @@ TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_TwoCheckpointsStayComplete_AndA
   EXPECT_THAT(link_.FactsOf<SavedFact>(), SizeIs(2));
 }
 
+// While the coordinator is away, the best checkpoint and milestones are not replaced, because they are never removed.
+TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_CheckpointsThatAreKeptForEverStay) {
+  const Retention best{.keep = 1, .keep_best = true}, milestones{.keep = 1, .keep_every = 5};
+  for (const Retention& retention : {best, milestones}) {
+    SmallState state(1);
+    link_.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no answer"); });
+    auto commits = NewCommits(FileSystem::Real(), retention);
+    for (uint64_t step : {5, 6, 7, 8}) {
+      WriteAll(state, step);
+      CommitTask task = CommitOf(state, step);
+      task.head.evaluation = ManifestEvaluation{.loss = static_cast<double>(step), .tokens = 64};
+      commits->Commit(std::move(task));
+      while (commits->newest_complete() < step) commits->Drain(absl::Milliseconds(1));
+    }
+
+    EXPECT_THAT(Names(), ElementsAre("step-00000005.g2.partial", "step-00000008.g2.partial"));
+    commits.reset();
+    for (uint64_t step : {5, 8}) std::filesystem::remove_all(Partial(step));
+  }
+}
+
 TEST_F(SaveTest, SlowDisk_MakesTheLoopWaitBeforeAThirdSave) {
   SmallState state(1);
   for (uint64_t step : {5, 6}) WriteAll(state, step);
@@ -372,7 +393,7 @@ TEST_F(SaveTest, MissingPart_FailsTheSaveWithItsNameAndRemovesTheFolder) {
 
 TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
   SmallState state(1);
-  auto commits = NewCommits(FileSystem::Real(), /*keep=*/2);
+  auto commits = NewCommits(FileSystem::Real(), {.keep = 2});
   link_.set_acknowledges(false);
   // All parts are written before the first commit, which must leave the parts of later saves alone.
   for (uint64_t step : {5, 6, 7}) WriteAll(state, step);

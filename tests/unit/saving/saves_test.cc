@@ -451,5 +451,39 @@ TEST_F(SavesTest, RequestedSave_IsWaitedForIfThereIsNotEnoughMemoryForACopy) {
   EXPECT_THAT(log_.str(), HasSubstr("so training waits until each save is written"));
 }
 
+// Writes the fence of a later generation when the first part of a save is written.
+class FencingDisk final : public ForwardingDisk {
+ public:
+  explicit FencingDisk(std::string run_folder) : run_folder_(std::move(run_folder)) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    if (absl::EndsWith(path, PartName(0))) {
+      const std::string fence = "{\"job\":\"abcdefgh\",\"generation\":2}\n";
+      EXPECT_TRUE(WriteFileAtomically(JoinPath(run_folder_, ".fence"), fence).ok());
+    }
+    return ForwardingDisk::Create(path);
+  }
+
+ private:
+  const std::string run_folder_;
+};
+
+// The next generation may resume from the checkpoint, and then does not make the step again.
+TEST_F(SavesTest, StepOfASaveThatIsWaitedFor_IsReportedBeforeTheSave) {
+  FakeLink link;
+  StartOrder order = Order("run", 8);
+  order.config.checkpoint_every = 2;
+  order.local_world_size = 1'000'000'000;  // as above
+  FencingDisk disk(order.config.checkpoint_dir);
+
+  const TrainerExit code =
+      RunRank(order, {.link = link, .file_system = disk, .log = log_, .must_leave = [] { return false; }});
+
+  EXPECT_EQ(code, kExitAborted) << log_.str();
+  EXPECT_THAT(log_.str(), HasSubstr("so training waits until each save is written"));
+  EXPECT_THAT(link.steps(), SizeIs(2));
+  EXPECT_THAT(*ReadFile(folder_ / "run/metrics.jsonl"), HasSubstr("\"step\":2,"));
+}
+
 }  // namespace
 }  // namespace trainyard
