@@ -267,6 +267,31 @@ absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, 
               : FencedOff({.folder = folder, .job_id = job_id, .generation = generation, .wait = {}}, *fence);
 }
 
+namespace {
+
+absl::Status RankHasLeft() { return absl::AbortedError("the rank has left and no longer changes checkpoint.dir"); }
+
+}  // namespace
+
+std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
+                                        const std::string& job_id, uint64_t generation) {
+  if (lock == nullptr) return [=] { return CheckFenceOf(folder, job_id, generation); };
+  return [weak = std::weak_ptr<RunFolder>(lock)]() -> absl::Status {
+    const std::shared_ptr<RunFolder> held = weak.lock();
+    if (held == nullptr) return RankHasLeft();
+    RETURN_IF_ERROR(held->CheckFence());
+    return held->CheckFolderExists();
+  };
+}
+
+std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock) {
+  if (lock == nullptr) return [] { return absl::OkStatus(); };
+  return [weak = std::weak_ptr<RunFolder>(lock)] {
+    const std::shared_ptr<RunFolder> held = weak.lock();
+    return held == nullptr ? RankHasLeft() : held->RecreateIfRemoved();
+  };
+}
+
 absl::Status RunFolder::MarkSettled() const {
   RETURN_IF_ERROR(CheckFence());
   RETURN_IF_ERROR(WriteOwner(options_, kSettledName)) << "while settling checkpoint.dir";

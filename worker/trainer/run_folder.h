@@ -3,6 +3,7 @@
 // contents: docs/decisions/0001-spine.md.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,6 +107,15 @@ class RunFolder {
 // The check of RunFolder::CheckFence for ranks that do not hold the lock: whether a later generation of the job, or
 // another job, has fenced the folder. Possible errors: Aborted.
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
+
+// Returns the check that a rank makes before it changes anything in the run folder for a save. All ranks make it for
+// the same save, so all of them detect that another job or a later generation has claimed the folder. `lock`: null on a
+// rank that does not hold the lock. The check may be called by a thread that the rank has left behind
+// (worker/saving/leavable_thread.h): it does not keep `lock` alive, and returns Aborted once `lock` is destroyed.
+std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
+                                        const std::string& job_id, uint64_t generation);
+// Returns RunFolder::RecreateIfRemoved of `lock` (OK if that is null) for the same threads.
+std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock);
 
 // Possible errors: FailedPrecondition if the folder holds anything except what RunFolder, trainctl and RecordData
 // (worker/data/data_check.h) create; the message asks the user to resume or to choose another folder.

@@ -1,0 +1,41 @@
+// A run folder whose disk hangs or is mounted again while the rank trains.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/unit/temporary_folder.h"
+#include "worker/trainer/run_folder.h"
+
+namespace trainyard {
+namespace {
+
+std::shared_ptr<RunFolder> ClaimedFolder(const std::string& folder, const std::string& job) {
+  auto acquired = RunFolder::Acquire({.folder = folder, .job_id = job, .generation = 1, .wait = absl::ZeroDuration()});
+  EXPECT_TRUE(acquired.ok()) << acquired.status();
+  if (!acquired.ok()) return nullptr;
+  EXPECT_EQ((*acquired)->Claim(), absl::OkStatus());
+  return *std::move(acquired);
+}
+
+// A thread that hangs in a call of the disk outlives its rank, and must then change nothing and keep no lock.
+TEST(RunFolderDiskTest, ChecksOfASave_AreAbortedOnceTheRankHasLeft) {
+  const TemporaryFolder folder;
+  std::shared_ptr<RunFolder> lock = ClaimedFolder(folder.path(), "a");
+  ASSERT_NE(lock, nullptr);
+  const auto check = SaveFence(lock, folder.path(), "a", 1), recreate = FolderRecreation(lock);
+  const auto check_of_other_rank = SaveFence(nullptr, folder.path(), "a", 1);
+  EXPECT_EQ(check(), absl::OkStatus());
+  EXPECT_EQ(recreate(), absl::OkStatus());
+  EXPECT_EQ(check_of_other_rank(), absl::OkStatus());
+
+  lock.reset();
+
+  EXPECT_TRUE(absl::IsAborted(check())) << check();
+  EXPECT_TRUE(absl::IsAborted(recreate())) << recreate();
+  ASSERT_NE(ClaimedFolder(folder.path(), "b"), nullptr) << "the lock was not released";
+  EXPECT_TRUE(absl::IsAborted(check_of_other_rank())) << check_of_other_rank();
+}
+
+}  // namespace
+}  // namespace trainyard
