@@ -235,6 +235,10 @@ absl::Status RunFolder::RecreateIfRemoved() {
 
 absl::Status RunFolder::CheckDisk() const {
   if (DeviceOf(options_.folder) == found_.device) return absl::OkStatus();
+  // A file system that was mounted again, as FUSE does after its process ended, may have another device number. The
+  // folder is the same if it contains the fence of this generation.
+  const JobGeneration ours{.job_id = options_.job_id, .generation = options_.generation};
+  if (ReadFence(options_.folder) == ours) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("checkpoint.dir ", options_.folder,
                                              " is no longer on the disk where the job began: was it unmounted?"));
 }

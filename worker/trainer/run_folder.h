@@ -70,8 +70,9 @@ class RunFolder {
   // exit. Cheap: one stat of the fence as long as it has not changed.
   absl::Status CheckFence() const;
 
-  // Checks that the folder still exists, on the file system where it was locked. Possible errors: Unavailable: it does
-  // not, so new files would be on another disk.
+  // Checks that the folder still exists, on the file system where it was locked or on one that has this generation's
+  // fence, because it was mounted again. Possible errors: Unavailable: it does not, so new files would be on another
+  // disk.
   absl::Status CheckFolderExists() const;
 
   // The generation up to which partial folders had been settled when this generation locked the folder; see [Note:

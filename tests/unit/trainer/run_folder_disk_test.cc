@@ -1,7 +1,9 @@
 // A run folder whose disk hangs or is mounted again while the rank trains.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "tests/unit/temporary_folder.h"
@@ -35,6 +37,29 @@ TEST(RunFolderDiskTest, ChecksOfASave_AreAbortedOnceTheRankHasLeft) {
   EXPECT_TRUE(absl::IsAborted(recreate())) << recreate();
   ASSERT_NE(ClaimedFolder(folder.path(), "b"), nullptr) << "the lock was not released";
   EXPECT_TRUE(absl::IsAborted(check_of_other_rank())) << check_of_other_rank();
+}
+
+// A link stands for the place where a disk is mounted.
+TEST(RunFolderDiskTest, FolderOnADiskThatWasMountedAgain_IsUsed_ButNotAnotherDiskThere) {
+  const TemporaryFolder disk, other_disk("/dev/shm"), place;
+  const std::string run = place / "run";
+  std::filesystem::create_directory_symlink(disk.path(), run);
+  const std::shared_ptr<RunFolder> folder = ClaimedFolder(run, "a");
+  ASSERT_NE(folder, nullptr);
+  EXPECT_EQ(folder->CheckFolderExists(), absl::OkStatus());
+  struct stat before, after;
+  ASSERT_EQ(stat(disk.path().c_str(), &before), 0);
+  ASSERT_EQ(stat(other_disk.path().c_str(), &after), 0);
+  if (before.st_dev == after.st_dev) return;  // temporary files are in /dev/shm, too
+
+  std::filesystem::remove(run);
+  std::filesystem::create_directory_symlink(other_disk.path(), run);
+  EXPECT_TRUE(absl::IsUnavailable(folder->CheckFolderExists())) << folder->CheckFolderExists();
+
+  std::filesystem::copy_file(disk / ".fence", other_disk / ".fence");
+  EXPECT_EQ(folder->CheckFolderExists(), absl::OkStatus());
+  EXPECT_EQ(folder->RecreateIfRemoved(), absl::OkStatus()) << "the lock is acquired there, too";
+  EXPECT_TRUE(FileExists(other_disk / ".lock"));
 }
 
 }  // namespace
