@@ -76,18 +76,22 @@ class Tokenizing {
     return absl::AbortedError(absl::StrCat("another rank cannot tokenize the data: ", JoinFirst(sentences, 3, "; ")));
   }
 
-  // Rank 0 decides in which folder the caches are.
+  // Rank 0 decides in which folder the caches are. Whether a folder belongs to another user may change once it is made
+  // (RootNextToRun), so the other ranks do not look.
   absl::Status AgreeOnRoot() {
     const std::vector<std::string> roots = TokenCacheRoots(order_.config.checkpoint_dir);
     absl::Status failure;
     size_t chosen = 0;
     if (order_.rank == 0) {
-      failure = MakeCacheRoot(roots[0]);
-      for (size_t i = 1; !failure.ok() && chosen == 0 && i < roots.size(); ++i) {
-        if (MakeCacheRoot(roots[i]).ok()) chosen = i;
+      chosen = RootNextToRun(roots);
+      failure = MakeCacheRoot(roots[chosen]);
+      const size_t inside = roots.size() - 1;
+      if (!failure.ok() && MakeCacheRoot(roots[inside]).ok()) {
+        chosen = inside;
+        failure = absl::OkStatus();
       }
     }
-    RETURN_IF_ERROR(ShareFailure(chosen == 0 ? failure : absl::OkStatus()));
+    RETURN_IF_ERROR(ShareFailure(failure));
     ASSIGN_OR_RETURN(const double decided, Sum(static_cast<double>(chosen)));
     root_ = roots[static_cast<size_t>(decided)];
     return absl::OkStatus();
