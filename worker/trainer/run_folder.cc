@@ -332,13 +332,17 @@ SharedFolderToken::~SharedFolderToken() {
   std::filesystem::remove(JoinPath(folder_, kPrivateFolder), ignored);  // if it is empty
 }
 
-bool AwaitFile(const std::string& path, absl::Duration patience) {
+bool AwaitThat(const std::function<bool()>& holds, absl::Duration patience) {
   const absl::Time until = absl::Now() + patience;
-  while (!FileExists(path)) {
+  while (!holds()) {
     if (absl::Now() >= until) return false;
     absl::SleepFor(absl::Milliseconds(20));
   }
   return true;
+}
+
+bool AwaitFile(const std::string& path, absl::Duration patience) {
+  return AwaitThat([&path] { return FileExists(path); }, patience);
 }
 
 absl::Status FindToken(const std::string& folder, absl::string_view token, absl::string_view host,

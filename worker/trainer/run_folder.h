@@ -136,6 +136,8 @@ class SharedFolderToken {
   const std::string name_;
 };
 
+// Calls `holds` until it returns true, for up to `patience`. Returns what it returned last.
+bool AwaitThat(const std::function<bool()>& holds, absl::Duration patience);
 // Waits up to `patience` for a file to appear: a network file system may show a new one late.
 bool AwaitFile(const std::string& path, absl::Duration patience);
 

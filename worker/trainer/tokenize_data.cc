@@ -16,6 +16,7 @@
 #include "worker/data/token_samples.h"
 #include "worker/saving/sentences.h"
 #include "worker/trainer/rank_data.h"
+#include "worker/trainer/run_folder.h"
 
 namespace trainyard {
 namespace {
@@ -23,6 +24,8 @@ namespace {
 // The slowest rank may still be reading its files while the others wait for it.
 constexpr absl::Duration kReadingLimit = absl::Hours(12);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
+// How long a network file system may take to show the finished cache on every host.
+constexpr absl::Duration kVisiblePatience = absl::Seconds(10);
 // The length of the prefix (file and offset) that the ranks add to each problem, so that all problems can be sorted.
 constexpr size_t kOrderBytes = 32;
 
@@ -254,7 +257,12 @@ class Tokenizing {
   }
 
   absl::Status CheckVisible(const TokenCacheFolder& folder) {
-    if (folder.IsComplete(NumChunks())) return absl::OkStatus();
+    const auto is_visible = [&] {
+      // NFS remembers for up to a minute that a file was missing. Opening the folder makes it ask the server again.
+      SyncFolder(folder.path()).IgnoreError();
+      return folder.IsComplete(NumChunks());
+    };
+    if (AwaitThat(is_visible, kVisiblePatience)) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("host ", order_.host, " does not see the tokens that all ranks have made in ", folder.path(),
                      "; checkpoint.dir must be in a folder that all hosts of the job share"));

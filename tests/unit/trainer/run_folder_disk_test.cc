@@ -39,6 +39,13 @@ TEST(RunFolderDiskTest, ChecksOfASave_AreAbortedOnceTheRankHasLeft) {
   EXPECT_TRUE(absl::IsAborted(check_of_other_rank())) << check_of_other_rank();
 }
 
+TEST(RunFolderDiskTest, WhatTheDiskShowsLate_IsAwaited) {
+  int looks = 0;
+  EXPECT_FALSE(AwaitThat([] { return false; }, absl::ZeroDuration()));
+  EXPECT_TRUE(AwaitThat([&looks] { return ++looks == 3; }, absl::InfiniteDuration()));
+  EXPECT_EQ(looks, 3);
+}
+
 // A link stands for the place where a disk is mounted.
 TEST(RunFolderDiskTest, FolderOnADiskThatWasMountedAgain_IsUsed_ButNotAnotherDiskThere) {
   const TemporaryFolder disk, other_disk("/dev/shm"), place;
