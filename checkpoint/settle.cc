@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -111,8 +112,11 @@ void SettleReplaced(const std::string& run_folder, const std::string& name, bool
 }
 
 // A file that WriteFileAtomically or FileLock::Seize left because its process was killed. The name ends with the number
-// of the process; if that process still runs on this host, it is still writing the file.
-bool IsTemporary(const std::string& name) {
+// of the process; if that process still runs on this host, it is still writing the file. These functions make no
+// folders, so a folder with such a name belongs to the user.
+bool IsTemporary(const std::string& run_folder, const std::string& name) {
+  struct stat st;
+  if (lstat(JoinPath(run_folder, name).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return false;
   int pid = 0;
   const bool has_temporary_name = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".new-");
   if (!has_temporary_name || !absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &pid) || pid <= 0) return false;
@@ -153,7 +157,7 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   for (const std::string& name : names) {
     if (IsPartial(name)) {
       RETURN_IF_ERROR(SettleOne(run_folder, name, options, file_system, messages));
-    } else if (options.removes && IsTemporary(name)) {
+    } else if (options.removes && IsTemporary(run_folder, name)) {
       file_system.RemoveAll(JoinPath(run_folder, name)).IgnoreError();
     }
   }

@@ -190,12 +190,13 @@ TEST_F(SettleTest, TemporaryFilesOfEndedProcesses_AreRemoved) {
   }
   const std::string ours = absl::StrCat("watch.tmp-", getpid());
   ASSERT_TRUE(WriteFileAtomically(folder_ / ours, "x").ok());
+  ASSERT_TRUE(MakeFolders(folder_ / "export.new-999999999/of the user").ok());
   ASSERT_TRUE(MakeFolders(folder_ / ".trainyard/job").ok());
   ASSERT_TRUE(WriteFileAtomically(folder_ / ".trainyard/token-0123", "x").ok());
 
   Settle(std::nullopt);
 
-  EXPECT_THAT(Names(), ElementsAre(".trainyard", "notes.tmp-mine", ours));
+  EXPECT_THAT(Names(), ElementsAre(".trainyard", "export.new-999999999", "notes.tmp-mine", ours));
   EXPECT_THAT(*ListNames(folder_ / ".trainyard"), ElementsAre("job"));
 }
 
