@@ -170,7 +170,8 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   return messages;
 }
 
-std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system) {
+std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system,
+                                       const std::function<absl::Status()>& may_remove) {
   std::vector<std::string> messages;
   absl::StatusOr<std::vector<std::string>> names = ListNames(run_folder);
   if (!names.ok()) return messages;
@@ -178,6 +179,7 @@ std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t g
     if (!IsPartial(name)) continue;
     const std::optional<PartialName> partial = SaveOfPartialName(name);
     if (partial.has_value() && partial->generation == generation) continue;
+    if (may_remove != nullptr && !may_remove().ok()) break;
     absl::Status removed = RemovePartial(JoinPath(run_folder, name), file_system);
     messages.push_back(absl::StrCat(name, removed.ok() ? ", left by another generation, was removed"
                                                        : absl::StrCat(" cannot be removed: ", removed.message())));

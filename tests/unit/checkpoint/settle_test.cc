@@ -240,5 +240,15 @@ TEST_F(SettleTest, Sweep_RemovesNoPartialOfItsOwnGeneration) {
   EXPECT_THAT(Names(), ElementsAre("step-00000050", "step-00000100.g3.partial"));
 }
 
+// The partials of a generation that has claimed the folder since are its own.
+TEST_F(SettleTest, Sweep_RemovesNothingOnceItMayNot) {
+  Partial(100, 4);
+
+  EXPECT_THAT(SweepPartials(folder_.path(), 3, FileSystem::Real(), [] { return absl::AbortedError("fenced"); }),
+              IsEmpty());
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000100.g4.partial"));
+}
+
 }  // namespace
 }  // namespace trainyard
