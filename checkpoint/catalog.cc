@@ -210,7 +210,8 @@ absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) 
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t newest_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,
-                                                       FileSystem& file_system) {
+                                                       FileSystem& file_system,
+                                                       const std::function<absl::Status()>& may_remove) {
   std::vector<uint64_t> removed;
   if (retention.keep == 0) return removed;
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
@@ -229,6 +230,7 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
       continue;
     }
     if (is_retained) continue;
+    RETURN_IF_ERROR(may_remove == nullptr ? absl::OkStatus() : may_remove());
     absl::Status status = RemoveCheckpoint(folders[i].path, file_system);
     if (absl::IsUnavailable(status)) continue;  // being read; the next save tries again
     RETURN_IF_ERROR(status);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -101,10 +102,12 @@ struct Retention {
   bool keep_best = false;   // also the best one
 };
 
-// Removes the checkpoints up to `newest_step` that need not be retained. Returns their steps.
+// Removes the checkpoints up to `newest_step` that need not be retained. Returns their steps. Calls `may_remove`, if it
+// is not null, right before each removal, because the disk may have hung since the last one; its error ends the call.
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t newest_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,
-                                                       FileSystem& file_system);
+                                                       FileSystem& file_system,
+                                                       const std::function<absl::Status()>& may_remove = nullptr);
 
 }  // namespace trainyard

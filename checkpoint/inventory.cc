@@ -104,6 +104,9 @@ absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folde
     std::optional<RunEntry> entry = EntryOf(it->path().filename().string());
     struct stat st;
     if (!entry.has_value() || stat(it->path().c_str(), &st) != 0) continue;
+    // A temporary file is never a folder, so a folder with such a name belongs to the user.
+    const bool is_replaced = absl::EndsWith(entry->name, kReplacedSuffix);
+    if (entry->kind == RunEntry::Kind::kOrphan && !is_replaced && S_ISDIR(st.st_mode)) continue;
     entry->path = JoinPath(run_folder, entry->name);
     entry->size_bytes = SizeOf(it->path());
     entry->modified = absl::TimeFromTimespec(st.st_mtim);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -117,8 +118,11 @@ void SettleReplaced(const std::string& run_folder, const std::string& name, bool
 }
 
 // A file that WriteFileAtomically or FileLock::Seize left because its process was killed. The name ends with the number
-// of the process; if that process still runs on this host, it is still writing the file.
-bool IsTemporary(const std::string& name) {
+// of the process; if that process still runs on this host, it is still writing the file. These functions make no
+// folders, so a folder with such a name belongs to the user.
+bool IsTemporary(const std::string& run_folder, const std::string& name) {
+  struct stat st;
+  if (lstat(JoinPath(run_folder, name).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return false;
   int pid = 0;
   const bool has_temporary_name = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".new-");
   if (!has_temporary_name || !absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &pid) || pid <= 0) return false;
@@ -159,7 +163,7 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   for (const std::string& name : names) {
     if (IsPartial(name)) {
       RETURN_IF_ERROR(SettleOne(run_folder, name, options, file_system, messages));
-    } else if (options.removes && IsTemporary(name)) {
+    } else if (options.removes && IsTemporary(run_folder, name)) {
       file_system.RemoveAll(JoinPath(run_folder, name)).IgnoreError();
     }
   }
@@ -172,7 +176,8 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   return messages;
 }
 
-std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system) {
+std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system,
+                                       const std::function<absl::Status()>& may_remove) {
   std::vector<std::string> messages;
   absl::StatusOr<std::vector<std::string>> names = ListNames(run_folder);
   if (!names.ok()) return messages;
@@ -180,6 +185,7 @@ std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t g
     if (!IsPartial(name)) continue;
     const std::optional<PartialName> partial = SaveOfPartialName(name);
     if (partial.has_value() && partial->generation == generation) continue;
+    if (may_remove != nullptr && !may_remove().ok()) break;
     absl::Status removed = RemovePartial(JoinPath(run_folder, name), file_system);
     messages.push_back(absl::StrCat(name, removed.ok() ? ", left by another generation, was removed"
                                                        : absl::StrCat(" cannot be removed: ", removed.message())));

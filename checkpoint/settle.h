@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -53,8 +54,9 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
                                                         FileSystem& file_system);
 
 // After SettlePartials: removes partials of generations other than `generation`, and what interrupted removals left.
-// Best effort; returns a sentence for each.
-std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system);
+// Best effort; returns a sentence for each. `may_remove`: as for PruneCheckpoints.
+std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system,
+                                       const std::function<absl::Status()>& may_remove = nullptr);
 
 // Renames the partial first, so that a process that still writes there by path fails, then removes it. Fails with
 // errors of the file system; what is left is a partial, for a later sweep.

@@ -24,7 +24,8 @@ std::string NewestRun(const std::string& root, const std::string& name, bool nee
 // `root`/<name>-`id`, the folder that a job with this id gets without checkpoint.dir; empty if there is none.
 std::string RunOfJob(const std::string& root, const std::string& id);
 
-// Waits until no trainer holds `path`/.lock. Possible errors: FailedPrecondition: it is still held after `wait`.
+// Waits until no trainer holds `path`/.lock. Does not wait if this user may not write to that file. Possible errors:
+// FailedPrecondition: it is still held after `wait`.
 absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
 
 // Checks that a new run may start here, or (`resume`) that an old one may continue. Possible errors:

@@ -203,10 +203,11 @@ std::string JoinPath(absl::string_view folder, absl::string_view name) {
 
 namespace {
 
-absl::Status WriteHolder(int fd, const std::string& path) {
-  std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) == 0 && pwrite(fd, pid.data(), pid.size(), 0) >= 0) return absl::OkStatus();
-  return ErrnoStatus(errno, absl::StrCat("cannot write lock file ", path));
+// Writes the pid, which others only use in messages. The lock does not need it, and on a full disk a process must still
+// acquire the lock, to remove checkpoints.
+void WriteHolder(int fd) {
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  [[maybe_unused]] const ssize_t written = ftruncate(fd, 0) == 0 ? pwrite(fd, pid.data(), pid.size(), 0) : -1;
 }
 
 std::string DescribeHolder(int fd) {
@@ -241,8 +242,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& p
     absl::Cleanup close_fd = [fd] { close(fd); };
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       if (!IsOpenFileAt(fd, path)) continue;
-      absl::Status written = WriteHolder(fd, path);
-      if (!written.ok()) return written;
+      WriteHolder(fd);
       std::move(close_fd).Cancel();
       return std::unique_ptr<FileLock>(new FileLock(fd, path, created_file));
     }
@@ -262,8 +262,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& pat
     close(fd);
   };
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) return ErrnoStatus(errno, absl::StrCat("cannot lock ", temporary));
-  absl::Status written = WriteHolder(fd, temporary);
-  if (!written.ok()) return written;
+  WriteHolder(fd);
   if (rename(temporary.c_str(), path.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot rename ", temporary, " to ", path));
   }

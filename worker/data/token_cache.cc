@@ -118,10 +118,13 @@ std::string NotePath(const std::string& root, const std::string& host, const std
 std::vector<std::string> TokenCacheRoots(const std::string& run_folder) {
   fs::path folder = fs::path(run_folder).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "/runs/a/"
-  std::string root = JoinPath(folder.parent_path().string(), kRootName);
+  const std::string root = JoinPath(folder.parent_path().string(), kRootName);
+  return {root, absl::StrCat(root, "-", geteuid()), JoinPath(folder.string(), kRootInRun)};
+}
+
+size_t RootNextToRun(const std::vector<std::string>& roots) {
   struct stat info = {};
-  if (stat(root.c_str(), &info) == 0 && info.st_uid != geteuid()) absl::StrAppend(&root, "-", geteuid());
-  return {root, JoinPath(folder.string(), kRootInRun)};
+  return stat(roots[0].c_str(), &info) == 0 && info.st_uid != geteuid() ? 1 : 0;
 }
 
 absl::Status MakeCacheRoot(const std::string& root) {

@@ -22,9 +22,13 @@
 
 namespace trainyard {
 
-// The folders that may hold the caches of a run, best first: a folder next to `run_folder`, whose name ends with the
-// user ID if the folder with the usual name belongs to another user; then a folder inside of `run_folder`.
+// The folders that may hold the caches of a run, best first: a folder next to `run_folder`; one whose name ends with
+// the user ID, for use if the former belongs to another user; a folder inside of `run_folder`. Does not look at them.
 std::vector<std::string> TokenCacheRoots(const std::string& run_folder);
+// Which of the `roots` next to the run folder this user uses: 1 if roots[0] belongs to another user, otherwise 0. On a
+// file system that maps all users to another one (NFS with all_squash), the result is 0 only until roots[0] is made, so
+// one rank must decide for all.
+size_t RootNextToRun(const std::vector<std::string>& roots);
 // Makes the folder, and checks that files can be made in it. Fails with the errors of the file system.
 absl::Status MakeCacheRoot(const std::string& root);
 

@@ -37,6 +37,7 @@ struct CommitTask {
 
 class CommitThread {
  public:
+  // The thread may be left behind (see the destructor), so the functions own everything that they use.
   struct Deps {
     std::string run_folder;
     uint64_t generation = 0;  // of this rank; partial folders of older generations are removed

@@ -214,10 +214,13 @@ void CommitThread::State::Name(Ready ready) {
 void CommitThread::State::Prune(uint64_t step) {
   if (!deps.check_fence().ok()) return;
   absl::StatusOr<std::vector<uint64_t>> removed =
-      PruneCheckpoints(deps.run_folder, step, deps.retention, {step}, deps.file_system);
+      PruneCheckpoints(deps.run_folder, step, deps.retention, {step}, deps.file_system, deps.check_fence);
+  if (absl::IsAborted(removed.status())) return;  // a later generation has claimed the folder meanwhile
   if (!removed.ok()) AddLine(absl::StrCat("old checkpoints could not be removed: ", removed.status().message()));
   // Removes partial folders of earlier generations, whose ranks may have written until they noticed the new fence.
-  for (std::string& line : SweepPartials(deps.run_folder, deps.generation, deps.file_system)) AddLine(std::move(line));
+  for (std::string& line : SweepPartials(deps.run_folder, deps.generation, deps.file_system, deps.check_fence)) {
+    AddLine(std::move(line));
+  }
 }
 
 }  // namespace trainyard

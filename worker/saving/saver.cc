@@ -43,6 +43,20 @@ SavePolicy::Sums SumsOf(uint64_t of_step, const AgreementTerms& sum) {
           .commits_failed = static_cast<uint64_t>(sum.commits_failed)};
 }
 
+// Records the data's identity, so that a restart can check whether the data were changed. Returns a warning, or
+// nothing.
+std::string RecordDataIdentity(const Corpus& corpus, const std::string& run_folder, const ManifestData& data,
+                               const std::function<absl::Status()>& check_fence) {
+  if (!corpus.IsUntouched()) {
+    return "warning: files of train.data were changed during training; the job continues with the new content";
+  }
+  if (!check_fence().ok()) return "";
+  const absl::Status noted = RecordData(run_folder, data.content_hash, corpus.identity());
+  if (noted.ok()) return "";
+  return absl::StrCat("warning: a restart will read all data again, because the data's identity was not recorded: ",
+                      noted.message());
+}
+
 }  // namespace
 
 // The save that all ranks have begun and that at least one rank has not ended.
@@ -71,27 +85,17 @@ Saver::Saver(Deps deps)
                          .clock = deps_.clock,
                          .check_fence = deps_.check_fence,
                          .recreate_folder = deps_.recreate_folder,
-                         .describe_data = [this, reported = std::string()](ManifestData& data) mutable {
-                           std::string warning = DescribeData(deps_.corpus, deps_.restored_content_hash, data);
-                           if (warning.empty()) warning = RecordDataIdentity(data);
+                         // Owns what it uses, because the rank may leave while the commit thread reads all data.
+                         .describe_data = [corpus = deps_.corpus, restored_hash = deps_.restored_content_hash,
+                                           run_folder = config_.checkpoint_dir, check_fence = deps_.check_fence,
+                                           reported = std::string()](ManifestData& data) mutable {
+                           std::string warning = DescribeData(*corpus, restored_hash, data);
+                           if (warning.empty()) warning = RecordDataIdentity(*corpus, run_folder, data, check_fence);
                            return std::exchange(reported, warning) == warning ? "" : warning;
                          }});
 }
 
 Saver::~Saver() = default;
-
-// Records the data's identity, so that a restart can check whether the data were changed. Returns a warning, or
-// nothing.
-std::string Saver::RecordDataIdentity(const ManifestData& data) const {
-  if (!deps_.corpus.IsUntouched()) {
-    return "warning: files of train.data were changed during training; the job continues with the new content";
-  }
-  if (!deps_.check_fence().ok()) return "";
-  const absl::Status noted = RecordData(config_.checkpoint_dir, data.content_hash, deps_.corpus.identity());
-  if (noted.ok()) return "";
-  return absl::StrCat("warning: a restart will read all data again, because the data's identity was not recorded: ",
-                      noted.message());
-}
 
 void Saver::AddTerms(AgreementTerms& terms) const {
   if (deps_.order.rank == 0) {

@@ -53,7 +53,7 @@ class Saver {
  public:
   struct Deps {
     const StartOrder& order;
-    const Corpus& corpus;
+    std::shared_ptr<const Corpus> corpus;
     ParallelState& state;
     Communicator& world;
     Link& link;
@@ -61,13 +61,14 @@ class Saver {
     std::ostream& log;
     // Content hash of the data of the restored checkpoint; empty if the run began from scratch.
     std::string restored_content_hash;
-    // OK while this generation owns the run folder; see [Note: fence] in run_folder.h. Called by several threads.
+    // OK while this generation owns the run folder; see [Note: fence] in run_folder.h. Called by several threads, which
+    // may outlive the rank: it must own what it uses.
     std::function<absl::Status()> check_fence;
     Ledger* ledger = nullptr;  // accounts for the memory for copies
     Clock& clock = Clock::GetSteadyClock();
     // How rank 0 waits between two tries of the last save; null: it sleeps.
     std::function<void(absl::Duration)> wait = nullptr;
-    // Recreates the run folder if it was removed. Called by another thread.
+    // Recreates the run folder if it was removed. Called by another thread, which may outlive the rank.
     std::function<absl::Status()> recreate_folder = nullptr;
   };
   explicit Saver(Deps deps);
@@ -144,7 +145,6 @@ class Saver {
   // Time between two sums of a wait: long enough to cost nothing, short enough that the ranks do not seem to hang.
   static constexpr absl::Duration kSlice = absl::Milliseconds(500);
 
-  std::string RecordDataIdentity(const ManifestData& data) const;
   absl::StatusOr<StateBytes> MeasureState();
   SaveMemoryPlan PlanFor(const StateBytes& state) const;
   // Collective. Sets copies_ to whether every rank has memory for a copy; if not, rank 0 logs a warning.

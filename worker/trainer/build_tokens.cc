@@ -59,7 +59,8 @@ absl::StatusOr<StartOrder> ReadOrder(const BuildTokensOptions& options) {
 // Checks that the token cache can be created next to the run folder. Otherwise the job would create it inside the run
 // folder, where no other run looks for it.
 absl::Status CheckRoot(const StartOrder& order) {
-  const absl::Status made = MakeCacheRoot(TokenCacheRoots(order.config.checkpoint_dir)[0]);
+  const std::vector<std::string> roots = TokenCacheRoots(order.config.checkpoint_dir);
+  const absl::Status made = MakeCacheRoot(roots[RootNextToRun(roots)]);
   if (made.ok()) return made;
   return absl::FailedPreconditionError(absl::StrCat("the token cache is next to checkpoint.dir (",
                                                     order.config.checkpoint_dir, "), but ", made.message(),

@@ -55,7 +55,8 @@ struct TokenCacheUse {
 struct DataSet {
   std::string key;                 // of the job: train.data.text
   std::vector<std::string> paths;  // the value of that key
-  std::unique_ptr<Corpus> corpus;
+  // Shared with the thread that describes the data in checkpoints, which may outlive the rank (commit_thread.h).
+  std::shared_ptr<Corpus> corpus;
   std::unique_ptr<TokenPlan> plan;                     // null: samples are made of bytes or CSV rows, without a cache
   std::vector<std::unique_ptr<SampleSource>> sources;  // one for each group of the corpus
   TokenCacheUse cache;                                 // with a plan, after TokenizeData

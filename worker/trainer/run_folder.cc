@@ -235,6 +235,10 @@ absl::Status RunFolder::RecreateIfRemoved() {
 
 absl::Status RunFolder::CheckDisk() const {
   if (DeviceOf(options_.folder) == found_.device) return absl::OkStatus();
+  // A file system that was mounted again, as FUSE does after its process ended, may have another device number. The
+  // folder is the same if it contains the fence of this generation.
+  const JobGeneration ours{.job_id = options_.job_id, .generation = options_.generation};
+  if (ReadFence(options_.folder) == ours) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("checkpoint.dir ", options_.folder,
                                              " is no longer on the disk where the job began: was it unmounted?"));
 }
@@ -265,6 +269,31 @@ absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, 
   const bool ours = !fence.has_value() || (fence->job_id == job_id && fence->generation <= generation);
   return ours ? absl::OkStatus()
               : FencedOff({.folder = folder, .job_id = job_id, .generation = generation, .wait = {}}, *fence);
+}
+
+namespace {
+
+absl::Status RankHasLeft() { return absl::AbortedError("the rank has left and no longer changes checkpoint.dir"); }
+
+}  // namespace
+
+std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
+                                        const std::string& job_id, uint64_t generation) {
+  if (lock == nullptr) return [=] { return CheckFenceOf(folder, job_id, generation); };
+  return [weak = std::weak_ptr<RunFolder>(lock)]() -> absl::Status {
+    const std::shared_ptr<RunFolder> held = weak.lock();
+    if (held == nullptr) return RankHasLeft();
+    RETURN_IF_ERROR(held->CheckFence());
+    return held->CheckFolderExists();
+  };
+}
+
+std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock) {
+  if (lock == nullptr) return [] { return absl::OkStatus(); };
+  return [weak = std::weak_ptr<RunFolder>(lock)] {
+    const std::shared_ptr<RunFolder> held = weak.lock();
+    return held == nullptr ? RankHasLeft() : held->RecreateIfRemoved();
+  };
 }
 
 absl::Status RunFolder::MarkSettled() const {
@@ -303,13 +332,17 @@ SharedFolderToken::~SharedFolderToken() {
   std::filesystem::remove(JoinPath(folder_, kPrivateFolder), ignored);  // if it is empty
 }
 
-bool AwaitFile(const std::string& path, absl::Duration patience) {
+bool AwaitThat(const std::function<bool()>& holds, absl::Duration patience) {
   const absl::Time until = absl::Now() + patience;
-  while (!FileExists(path)) {
+  while (!holds()) {
     if (absl::Now() >= until) return false;
     absl::SleepFor(absl::Milliseconds(20));
   }
   return true;
+}
+
+bool AwaitFile(const std::string& path, absl::Duration patience) {
+  return AwaitThat([&path] { return FileExists(path); }, patience);
 }
 
 absl::Status FindToken(const std::string& folder, absl::string_view token, absl::string_view host,

@@ -3,6 +3,7 @@
 // contents: docs/decisions/0001-spine.md.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,8 +70,9 @@ class RunFolder {
   // exit. Cheap: one stat of the fence as long as it has not changed.
   absl::Status CheckFence() const;
 
-  // Checks that the folder still exists, on the file system where it was locked. Possible errors: Unavailable: it does
-  // not, so new files would be on another disk.
+  // Checks that the folder still exists, on the file system where it was locked or on one that has this generation's
+  // fence, because it was mounted again. Possible errors: Unavailable: it does not, so new files would be on another
+  // disk.
   absl::Status CheckFolderExists() const;
 
   // The generation up to which partial folders had been settled when this generation locked the folder; see [Note:
@@ -107,6 +109,15 @@ class RunFolder {
 // another job, has fenced the folder. Possible errors: Aborted.
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
 
+// Returns the check that a rank makes before it changes anything in the run folder for a save. All ranks make it for
+// the same save, so all of them detect that another job or a later generation has claimed the folder. `lock`: null on a
+// rank that does not hold the lock. The check may be called by a thread that the rank has left behind
+// (worker/saving/leavable_thread.h): it does not keep `lock` alive, and returns Aborted once `lock` is destroyed.
+std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
+                                        const std::string& job_id, uint64_t generation);
+// Returns RunFolder::RecreateIfRemoved of `lock` (OK if that is null) for the same threads.
+std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock);
+
 // Possible errors: FailedPrecondition if the folder holds anything except what RunFolder, trainctl and RecordData
 // (worker/data/data_check.h) create; the message asks the user to resume or to choose another folder.
 absl::Status CheckEmpty(const std::string& folder);
@@ -125,6 +136,8 @@ class SharedFolderToken {
   const std::string name_;
 };
 
+// Calls `holds` until it returns true, for up to `patience`. Returns what it returned last.
+bool AwaitThat(const std::function<bool()>& holds, absl::Duration patience);
 // Waits up to `patience` for a file to appear: a network file system may show a new one late.
 bool AwaitFile(const std::string& path, absl::Duration patience);
 

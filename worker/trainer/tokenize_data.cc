@@ -16,6 +16,7 @@
 #include "worker/data/token_samples.h"
 #include "worker/saving/sentences.h"
 #include "worker/trainer/rank_data.h"
+#include "worker/trainer/run_folder.h"
 
 namespace trainyard {
 namespace {
@@ -23,6 +24,8 @@ namespace {
 // The slowest rank may still be reading its files while the others wait for it.
 constexpr absl::Duration kReadingLimit = absl::Hours(12);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
+// How long a network file system may take to show the finished cache on every host.
+constexpr absl::Duration kVisiblePatience = absl::Seconds(10);
 // The length of the prefix (file and offset) that the ranks add to each problem, so that all problems can be sorted.
 constexpr size_t kOrderBytes = 32;
 
@@ -76,18 +79,22 @@ class Tokenizing {
     return absl::AbortedError(absl::StrCat("another rank cannot tokenize the data: ", JoinFirst(sentences, 3, "; ")));
   }
 
-  // Rank 0 decides in which folder the caches are.
+  // Rank 0 decides in which folder the caches are. Whether a folder belongs to another user may change once it is made
+  // (RootNextToRun), so the other ranks do not look.
   absl::Status AgreeOnRoot() {
     const std::vector<std::string> roots = TokenCacheRoots(order_.config.checkpoint_dir);
     absl::Status failure;
     size_t chosen = 0;
     if (order_.rank == 0) {
-      failure = MakeCacheRoot(roots[0]);
-      for (size_t i = 1; !failure.ok() && chosen == 0 && i < roots.size(); ++i) {
-        if (MakeCacheRoot(roots[i]).ok()) chosen = i;
+      chosen = RootNextToRun(roots);
+      failure = MakeCacheRoot(roots[chosen]);
+      const size_t inside = roots.size() - 1;
+      if (!failure.ok() && MakeCacheRoot(roots[inside]).ok()) {
+        chosen = inside;
+        failure = absl::OkStatus();
       }
     }
-    RETURN_IF_ERROR(ShareFailure(chosen == 0 ? failure : absl::OkStatus()));
+    RETURN_IF_ERROR(ShareFailure(failure));
     ASSIGN_OR_RETURN(const double decided, Sum(static_cast<double>(chosen)));
     root_ = roots[static_cast<size_t>(decided)];
     return absl::OkStatus();
@@ -250,7 +257,12 @@ class Tokenizing {
   }
 
   absl::Status CheckVisible(const TokenCacheFolder& folder) {
-    if (folder.IsComplete(NumChunks())) return absl::OkStatus();
+    const auto is_visible = [&] {
+      // NFS remembers for up to a minute that a file was missing. Opening the folder makes it ask the server again.
+      SyncFolder(folder.path()).IgnoreError();
+      return folder.IsComplete(NumChunks());
+    };
+    if (AwaitThat(is_visible, kVisiblePatience)) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("host ", order_.host, " does not see the tokens that all ranks have made in ", folder.path(),
                      "; checkpoint.dir must be in a folder that all hosts of the job share"));

@@ -83,19 +83,18 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       log_(log),
       must_leave_(std::move(must_leave)),
       saver_({.order = order,
-              .corpus = *rank.inputs.train.corpus,
+              .corpus = rank.inputs.train.corpus,
               .state = rank.strategy->state(),
               .world = rank.world(),
               .link = link,
               .file_system = file_system,
               .log = log,
               .restored_content_hash = rank.restored_content_hash,
-              .check_fence = [this] { return CheckSaveFence(); },
+              .check_fence = SaveFence(rank.folder, config_.checkpoint_dir, order.job_id, order.generation),
               .ledger = rank.ledger,
               .clock = time.clock,
               .wait = std::move(time.wait),
-              .recreate_folder =
-                  [this] { return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->RecreateIfRemoved(); }}),
+              .recreate_folder = FolderRecreation(rank.folder)}),
       step_log_(order.config.steps),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)),
@@ -455,16 +454,6 @@ uint64_t Trainer::ConsumedSamples(uint64_t step) const {
 // Checks that this generation may change the run folder.
 absl::Status Trainer::CheckFence() const {
   return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
-}
-
-// Checks that this generation may save into the run folder. All ranks call it in the same step, so all of them detect
-// that another job or a later generation has claimed the folder.
-absl::Status Trainer::CheckSaveFence() const {
-  if (rank_.folder != nullptr) {
-    RETURN_IF_ERROR(rank_.folder->CheckFence());
-    return rank_.folder->CheckFolderExists();
-  }
-  return CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation);
 }
 
 // A step's record contains the memory only if it differs from the last report, which is rare.

@@ -72,7 +72,6 @@ class Trainer {
   absl::Status StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
   absl::Status CheckFence() const;
-  absl::Status CheckSaveFence() const;
   absl::Status Evaluate();
   absl::Status SaveAndLeave(bool last);
   absl::Status SaveLast();

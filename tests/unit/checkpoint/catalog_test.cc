@@ -114,6 +114,20 @@ TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {
   EXPECT_THAT(Steps(folder), ElementsAre(600, 500, 400, 100));
 }
 
+// The disk hangs during a removal, and another generation claims the folder meanwhile.
+TEST(CatalogTest, Prune_RemovesNothingMoreOnceItMayNot) {
+  TemporaryFolder folder;
+  for (uint64_t step : {100, 200, 300, 400}) WriteStep(folder, step);
+  int calls = 0;
+
+  auto removed = PruneCheckpoints(folder.path(), 400, {.keep = 1}, {}, FileSystem::Real(), [&calls] {
+    return ++calls < 2 ? absl::OkStatus() : absl::AbortedError("generation 2 has the folder");
+  });
+
+  EXPECT_TRUE(absl::IsAborted(removed.status())) << removed.status();
+  EXPECT_THAT(Steps(folder), ElementsAre(400, 200, 100));
+}
+
 // Writes a checkpoint in which one weight is NaN.
 std::string WriteNonfinite(const TemporaryFolder& folder, uint64_t step) {
   SmallState state(1);

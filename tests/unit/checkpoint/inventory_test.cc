@@ -43,6 +43,7 @@ TEST_F(InventoryTest, List_ReturnsOnlyCheckpointsPartialsAndOrphans) {
   for (const char* name : {"metrics.jsonl", ".lock", ".fence", "notes.txt", "metrics.jsonl.tmp-12"}) {
     ASSERT_TRUE(WriteFileAtomically(folder_ / name, "12345").ok());
   }
+  ASSERT_TRUE(MakeFolders(folder_ / "export.tmp-1").ok());  // of the user: temporary files are never folders
 
   auto entries = ListRunFolder(folder_.path());
 

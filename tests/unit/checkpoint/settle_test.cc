@@ -190,12 +190,13 @@ TEST_F(SettleTest, TemporaryFilesOfEndedProcesses_AreRemoved) {
   }
   const std::string ours = absl::StrCat("watch.tmp-", getpid());
   ASSERT_TRUE(WriteFileAtomically(folder_ / ours, "x").ok());
+  ASSERT_TRUE(MakeFolders(folder_ / "export.new-999999999/of the user").ok());
   ASSERT_TRUE(MakeFolders(folder_ / ".trainyard/job").ok());
   ASSERT_TRUE(WriteFileAtomically(folder_ / ".trainyard/token-0123", "x").ok());
 
   Settle(std::nullopt);
 
-  EXPECT_THAT(Names(), ElementsAre(".trainyard", "notes.tmp-mine", ours));
+  EXPECT_THAT(Names(), ElementsAre(".trainyard", "export.new-999999999", "notes.tmp-mine", ours));
   EXPECT_THAT(*ListNames(folder_ / ".trainyard"), ElementsAre("job"));
 }
 
@@ -260,6 +261,16 @@ TEST_F(SettleTest, Sweep_RemovesNoPartialOfItsOwnGeneration) {
 
   EXPECT_THAT(messages, ElementsAre(HasSubstr("step-00000200.g2.partial, left by another generation, was removed")));
   EXPECT_THAT(Names(), ElementsAre("step-00000050", "step-00000100.g3.partial"));
+}
+
+// The partials of a generation that has claimed the folder since are its own.
+TEST_F(SettleTest, Sweep_RemovesNothingOnceItMayNot) {
+  Partial(100, 4);
+
+  EXPECT_THAT(SweepPartials(folder_.path(), 3, FileSystem::Real(), [] { return absl::AbortedError("fenced"); }),
+              IsEmpty());
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000100.g4.partial"));
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // The choice of a run folder, and when a run may use it or resume from it.
 #include "client/run_folder.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -146,6 +149,24 @@ TEST_F(RunFolderTest, RunningRun_IsNotResumed) {
   EXPECT_NE(status.message().find("is still running"), absl::string_view::npos) << status;
   lock->reset();
   EXPECT_TRUE(WaitUntilUnlocked(folder, absl::ZeroDuration()).ok());
+}
+
+// The daemons may belong to another user, and the folder may be mounted read-only on this machine.
+TEST_F(RunFolderTest, RunWhoseLockThisUserMayNotOpen_IsLeftToTheTrainer) {
+  const std::string folder = Run("a", ".lock", 1), lock = folder + "/.lock";
+  fs::permissions(root_, fs::perms(0755));
+  fs::permissions(folder, fs::perms(0755));
+  fs::permissions(lock, fs::perms::none);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() == 0 && setuid(65533) != 0) _exit(2);
+    if (!FileExists(lock) || open(lock.c_str(), O_RDWR) >= 0) _exit(3);
+    _exit(CheckRunFolder(folder, /*resume=*/true).ok() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(RunFolderTest, NonUtf8WorkingDirectory_IsRefusedOnlyIfUsed) {

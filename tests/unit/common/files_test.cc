@@ -1,7 +1,9 @@
 #include "common/files.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -54,6 +56,23 @@ TEST_F(FilesTest, Lock_HasOneHolder) {
 
   first->reset();
   EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());
+}
+
+// A limit on the size of files stands for a full disk.
+TEST_F(FilesTest, Lock_IsAcquired_IfThePidCannotBeWritten) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+
+  const absl::Status acquired = FileLock::Acquire(JoinPath(folder_, ".lock"), absl::ZeroDuration()).status();
+  const absl::Status seized = FileLock::Seize(JoinPath(folder_, ".lock")).status();
+
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_DFL);
+  EXPECT_TRUE(acquired.ok()) << acquired;
+  EXPECT_TRUE(seized.ok()) << seized;
 }
 
 TEST(Paths, AbsolutePath_DoesNotReadTheFileSystem) {

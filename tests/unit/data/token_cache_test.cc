@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "tests/unit/temporary_folder.h"
 #include "worker/data/pieces.h"
@@ -104,6 +106,24 @@ TEST_F(TokenCacheTest, TheRoot_IsNextToTheRunFolder) {
   for (const char* run : {"/run", "/run/", "/./run//", "/other/../run"}) {
     EXPECT_EQ(TokenCacheRoots(temporary_.path() + run)[0], temporary_.path() + "/.trainyard-tokens") << run;
   }
+}
+
+// Regression: on a file system that maps all users to another one, ranks that looked before and after the folder was
+// made used different folders.
+TEST_F(TokenCacheTest, TheRoots_DoNotDependOnTheOwnerOfAFolder_OnlyTheChoiceDoes) {
+  const std::string run = temporary_.path() + "/run";
+  const std::vector<std::string> roots = TokenCacheRoots(run);
+  EXPECT_EQ(RootNextToRun(roots), 0u);
+  ASSERT_TRUE(MakeCacheRoot(roots[0]).ok());
+  EXPECT_EQ(RootNextToRun(roots), 0u);
+  if (chown(roots[0].c_str(), 65533, 65533) != 0) {  // only root can change the owner of a folder
+    fs::remove(roots[0]);
+    fs::create_directory_symlink("/", roots[0]);
+  }
+
+  EXPECT_EQ(TokenCacheRoots(run), roots);
+  EXPECT_EQ(RootNextToRun(roots), 1u);
+  EXPECT_EQ(roots[1], absl::StrCat(roots[0], "-", geteuid()));
 }
 
 TEST_F(TokenCacheTest, EveryDamagedByte_IsFoundByTheHash_AndInvalidStructureIsRefused) {
