@@ -95,8 +95,8 @@ std::vector<std::string> LastLinesOf(const std::string& path) {
   return {lines.end() - static_cast<ptrdiff_t>(kept), lines.end()};
 }
 
-// Creates the empty file `name`, whose existence is the mark. It is not synced: after a crash of the host, an exit may be
-// reported twice, and no process is left whose end could be misread.
+// Creates the empty file `name`, whose existence is the mark. It is not synced: after a crash of the host, an exit may
+// be reported twice, and no process is left whose end could be misread.
 absl::Status MakeMark(const std::string& folder, const char* name) {
   const std::string path = JoinPath(folder, name);
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);

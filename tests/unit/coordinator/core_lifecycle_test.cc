@@ -475,5 +475,24 @@ TEST(CoreLifecycle, SameErrorSixTimesInARowBeforeAStep_FailsTheJob_ButNotAfterAS
   }
 }
 
+TEST(CoreRestored, JobThatResumedFromAnEarlierJob_RestartsFromThatStep) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob, /*resume=*/true);
+  BringToRunning(harness, host, kJob, 6);
+  v1::Fact fact;
+  fact.mutable_restored()->set_step(5);
+  host.ReportFact(Key(kJob, 1, 0), fact);
+  EXPECT_EQ(harness.Get(kJob).last_step(), 5u);
+  host.Kill(Key(kJob, 1, 0), 9);
+  EXPECT_THAT(harness.Decisions(kJob), ::testing::Contains(HasSubstr("restarting from step 5")));
+  host.Apply(false);
+  ASSERT_EQ(harness.Get(kJob).generation(), 2u);
+  host.Restored(Key(kJob, 2, 0), 5, "a");
+  EXPECT_THAT(harness.Notices(kJob), ::testing::Not(Contains(HasSubstr("did not arrive"))))
+      << "no report of this job is missing: the earlier job made these steps";
+}
+
 }  // namespace
 }  // namespace trainyard
