@@ -196,7 +196,9 @@ void Core::On(LinkOpened event) {
     return Emit(
         CloseLink{event.link, absl::PermissionDeniedError(absl::StrCat("the token is not that of ", Describe(id)))});
   }
-  if (!trainer.wanted || trainer.killed || trainer.process == Process::kEnded) {
+  // The program of a command may report the checkpoint that it saves in its grace period, when it is no longer wanted.
+  const bool may_report = trainer.wanted || trainer.command_grace.has_value();
+  if (!may_report || trainer.killed || trainer.process == Process::kEnded) {
     return Emit(CloseLink{event.link, absl::AbortedError(absl::StrCat(Describe(id), " is over"))});
   }
   // A child of a command inherits the token. It must not replace the process that reports already.

@@ -6,6 +6,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "command_job.h"
 #include "core_driver.h"
@@ -381,6 +382,47 @@ TEST(CommandLinks, ALinkFromAChildOfTheScript_IsAcceptedOnlyAfterTheLinkOfTheScr
   driver.Handle(child);
 
   EXPECT_THAT(driver.Last<CloseLink>(), IsEmpty());
+}
+
+TEST(CommandLinks, ALinkThatIsOpenedInTheGracePeriod_CarriesTheLastCheckpoint) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {DesiredCommand(0)}));
+  driver.Handle(MasterKnown{Rank(0), "10.0.0.1:15001"});
+  driver.Handle(ProcessStarted{Rank(0), 7});
+  driver.Handle(driver.State(2, {}));
+  driver.Run(absl::Seconds(1));
+  LinkReport saved{.link = LinkId(1), .report = {}};
+  saved.report.mutable_script_checkpoint()->set_step(5);
+  saved.report.mutable_script_checkpoint()->set_path("/runs/step-5");
+
+  driver.Handle(driver.Open(LinkId(1), Rank(0), /*reconnect=*/true));
+  EXPECT_THAT(driver.Last<CloseLink>(), IsEmpty());
+  driver.Handle(saved);
+  driver.Run(absl::Seconds(1));
+
+  std::vector<std::string> paths;
+  for (const SendToCoordinator& sent : driver.All<SendToCoordinator>()) {
+    for (const v1::RankReport& report : sent.message.reports().reports()) {
+      paths.push_back(report.script_checkpoint().path());
+    }
+  }
+  EXPECT_THAT(paths, Contains("/runs/step-5"));
+}
+
+TEST(CommandLinks, ALinkAfterSigkill_IsRefused) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {DesiredCommand(0)}));
+  driver.Handle(MasterKnown{Rank(0), "10.0.0.1:15001"});
+  driver.Handle(ProcessStarted{Rank(0), 7});
+  driver.Handle(driver.State(2, {}));
+  driver.Run(absl::Seconds(6));  // longer than the grace period
+
+  driver.Handle(driver.Open(LinkId(1), Rank(0), /*reconnect=*/true));
+
+  ASSERT_THAT(driver.Last<CloseLink>(), SizeIs(1));
+  EXPECT_TRUE(absl::IsAborted(driver.Last<CloseLink>()[0].status));
 }
 
 }  // namespace
