@@ -97,3 +97,23 @@ def test_outside_of_a_job_a_worker_stays_in_its_group_and_can_be_terminated(monk
     """)
 
     assert done.stdout.split() == ["True", "-15"], done.stderr
+
+
+def test_ranks_on_cpus_agree_if_the_script_names_no_backend():
+    """torch 2.6 and newer then return "undefined"."""
+    done = run("""
+        import sys, types
+        torch, distributed = types.ModuleType("torch"), types.ModuleType("torch.distributed")
+        distributed.is_available = distributed.is_initialized = lambda: True
+        distributed.get_world_size = lambda: 2
+        distributed.get_backend = lambda: "undefined"
+        distributed.ReduceOp = types.SimpleNamespace(MAX="max")
+        distributed.all_reduce = lambda tensor, op: None
+        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+        torch.tensor = lambda values, device: types.SimpleNamespace(item=lambda: device)
+        sys.modules.update({"torch": torch, "torch.distributed": distributed})
+        from trainyard import script
+        print(script.largest_of_ranks(1))
+    """)
+
+    assert done.stdout == "cpu\n", done.stderr

@@ -109,7 +109,8 @@ def largest_of_ranks(value):
     if distributed.get_world_size() == 1:
         return value
     import torch
-    device = "cuda" if "gloo" not in distributed.get_backend() else "cpu"
+    # The backend is "undefined" if the script has named none; torch has then chosen gloo, or nccl if there is a GPU.
+    device = "cpu" if "gloo" in distributed.get_backend() or not torch.cuda.is_available() else "cuda"
     largest = torch.tensor([value], device=device)
     distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
     return largest.item()
