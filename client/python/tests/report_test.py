@@ -145,6 +145,17 @@ def test_without_a_daemon_a_script_runs_unchanged(tmp_path, variables, warned):
     assert warned in done.stderr and "Traceback" not in done.stderr
 
 
+def test_an_entry_of_sys_path_that_is_no_text_is_left_out_as_by_python(daemon, tmp_path):
+    done = run(tmp_path, """
+        import pathlib
+        sys.path.append(pathlib.Path("."))
+        trainyard.report(1, loss=1)
+    """)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [step.step for report in daemon.received()[1] for step in report.steps] == [1]
+
+
 def test_a_forked_process_reports_nothing_and_ends(daemon, tmp_path):
     done = run(tmp_path, """
         trainyard.report(1, loss=1)

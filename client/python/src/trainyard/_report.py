@@ -79,7 +79,8 @@ class _Channel:
         if not sys.executable:
             raise ValueError("sys.executable is empty")
         environment = {name: os.environ[name] for name in _VARIABLES + _KEPT_VARIABLES if name in os.environ}
-        environment["TRAINYARD_HELPER_PATH"] = json.dumps([path or os.getcwd() for path in sys.path])
+        folders = [path or os.getcwd() for path in sys.path if isinstance(path, str)]  # Python ignores other entries
+        environment["TRAINYARD_HELPER_PATH"] = json.dumps(folders)
         environment["TRAINYARD_HELPER_PARENT"] = str(os.getpid())
         helper = pathlib.Path(__file__).with_name("_link_helper.py")
         return subprocess.Popen([sys.executable, helper], env=environment, stdin=subprocess.PIPE, bufsize=0,
