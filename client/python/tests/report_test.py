@@ -251,6 +251,19 @@ def test_a_checkpoint_of_a_step_that_was_saved_before_answers_a_new_request(daem
     assert (reports[-1].script_checkpoint.step, reports[-1].script_checkpoint.save_request) == (10, 1)
 
 
+def test_a_script_with_many_open_files_reports_its_checkpoints(daemon, tmp_path):
+    done = run(tmp_path, """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        trainyard.saved(5, trainyard.checkpoint_dir())
+    """, TRAINYARD_CHECKPOINT_DIR=str(tmp_path / "runs/a"))
+
+    _, reports = daemon.received()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert reports[-1].script_checkpoint.step == 5
+
+
 def test_a_save_that_began_before_a_request_does_not_answer_it(daemon, tmp_path):
     daemon.save_requests = 1
 

@@ -101,7 +101,9 @@ class _Channel:
         assert len(line) <= select.PIPE_BUF, "a longer line could be written in part"
         try:
             if wait_s > 0:
-                select.select([], [self.helper.stdin], [], wait_s)
+                poller = select.poll()  # select() accepts no descriptor above 1023
+                poller.register(self.helper.stdin, select.POLLOUT)
+                poller.poll(wait_s * 1000)
             os.write(self.helper.stdin.fileno(), line)
             return True
         except BlockingIOError:
