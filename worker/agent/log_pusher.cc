@@ -245,6 +245,7 @@ bool LogPusher::Push::SendStoredOutput() {
         }
       }
     }
+    source.ended = ended;
   }
   for (const auto& [rank, tail] : tails) {
     for (const Line& line : tail) {
