@@ -251,6 +251,20 @@ def test_a_checkpoint_of_a_step_that_was_saved_before_answers_a_new_request(daem
     assert (reports[-1].script_checkpoint.step, reports[-1].script_checkpoint.save_request) == (10, 1)
 
 
+def test_the_end_of_a_script_waits_longer_for_a_checkpoint_than_for_steps(daemon, tmp_path):
+    text = """
+        trainyard.report(1)
+        if {saves}: trainyard.saved(1, trainyard.checkpoint_dir())
+        helper = trainyard._report._channel.helper
+        wait = helper.wait
+        helper.wait = lambda limit: print(limit, wait(limit))
+    """
+    variables = {"TRAINYARD_CHECKPOINT_DIR": str(tmp_path / "runs/a")}
+
+    assert run(tmp_path, text.format(saves=False), **variables).stdout == "2.0 0\n"
+    assert run(tmp_path, text.format(saves=True), **variables).stdout == "10.0 0\n"
+
+
 def test_a_script_with_many_open_files_reports_its_checkpoints(daemon, tmp_path):
     done = run(tmp_path, """
         import resource
