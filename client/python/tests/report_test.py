@@ -216,6 +216,35 @@ def test_a_phase_is_reported_with_its_duration_which_counts_for_no_step(daemon, 
     assert "ValueError: phase: expected" in run(tmp_path, 'with trainyard.phase("rest"): pass').stderr
 
 
+def test_the_evaluations_of_transformers_and_lightning_are_phases(daemon, tmp_path):
+    done = run(tmp_path, """
+        import types
+        for name, base in (("transformers", "TrainerCallback"), ("lightning.pytorch.callbacks", "Callback")):
+            sys.modules[name] = types.ModuleType(name)
+            setattr(sys.modules[name], base, object)
+        from trainyard.integrations import lightning, transformers
+        trainyard.report(1, loss=1)
+        trainer, state = transformers.ReportProgress(), types.SimpleNamespace(global_step=1)
+        for _ in range(2):
+            trainer.on_prediction_step(None, state, None)
+            print(trainyard._report._channel.phase())
+        trainer.on_log(None, state, None, logs={"eval_loss": 2.0})
+        trainer.on_evaluate(None, state, None, metrics={})
+        print(trainyard._report._channel.phase())
+        progress = lightning.ReportProgress()
+        fit = types.SimpleNamespace(global_step=2, sanity_checking=False, callback_metrics={"val_loss": 3.0})
+        progress.on_validation_start(fit, None)
+        print(trainyard._report._channel.phase())
+        progress.on_validation_end(fit, None)
+        print(trainyard._report._channel.phase())
+    """)
+
+    _, reports = daemon.received()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["evaluate", "evaluate", "train", "evaluate", "train"]
+    assert [(one.step, one.loss) for report in reports for one in report.evals] == [(1, 2.0), (2, 3.0)]
+
+
 def test_nested_phases_and_reports_inside_of_them_give_no_negative_times(daemon, tmp_path):
     done = run(tmp_path, """
         with trainyard.phase("load"): pass
