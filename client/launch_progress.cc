@@ -82,6 +82,9 @@ class LaunchProgress final : public Progress {
     }
     if (at->second == nullptr) return;
     WriteNow(at->second, absl::StrCat(line.text(), "\n"));
+    if (ferror(at->second) != 0 && !std::exchange(store_failed_, true)) {
+      Say(absl::StrCat("--log-dir: ", path, " cannot be written (is the disk full?); the files there are incomplete"));
+    }
   }
 
   void CloseFiles() {

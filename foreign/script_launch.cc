@@ -70,6 +70,13 @@ std::string PythonText(const yaml::Node& node) {
   return text;
 }
 
+// "A,B" for [A, B]: Accelerate splits the variable FSDP_TRANSFORMER_CLS_TO_WRAP at its commas.
+std::string CommaText(const yaml::Node& list) {
+  return absl::StrJoin(list.items, ",", [](std::string* out, const yaml::NodePtr& item) {
+    if (item->IsScalar()) out->append(item->text);
+  });
+}
+
 class ScriptLaunchReader {
  public:
   ScriptLaunchReader(const std::string& file_name, const ScriptLaunchFlags& flags, Problems* problems)
@@ -120,6 +127,7 @@ class ScriptLaunchReader {
       if (value->IsMap() && !value->entries.empty()) groups_[canonical] = true;
       if (value->IsMap()) Collect(*value, canonical);
       if (value->IsScalar() && !value->IsNothing()) values_[canonical] = PythonText(*value);
+      if (value->IsList()) values_[canonical] = CommaText(*value);
     }
   }
 

@@ -48,7 +48,7 @@ bool LogFile::OpenNext(std::vector<std::string>* lines) {
   int fd = open(open_rotated ? rotated.c_str() : path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   if (open_rotated && fd_ >= 0) {
-    Finish(lines);
+    EndLastLine(lines);
     lines->push_back(kMissingOutput);
   }
   struct stat st;
@@ -112,9 +112,15 @@ void LogFile::EndLine(std::vector<std::string>* lines) {
   overwrites_ = false;
 }
 
-void LogFile::Finish(std::vector<std::string>* lines) {
+void LogFile::EndLastLine(std::vector<std::string>* lines) {
   const bool is_cleared_bar = (overwrites_ || returned_) && IsBlank(partial_line_);
   if (!partial_line_.empty() && !is_cleared_bar) EndLine(lines);
+}
+
+void LogFile::Finish(std::vector<std::string>* lines) {
+  EndLastLine(lines);
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
 }
 
 std::string LogFile::TakeProgress() {

@@ -29,7 +29,8 @@ class LogFile {
   // limits::kLogLineBytes is returned in pieces. Returns whether anything was read. Output that is replaced before it
   // is read is lost; kMissingOutput is in its place.
   bool Read(size_t bytes_max, std::vector<std::string>* lines);
-  // Appends the last line if it has no line end. Call it when no more output follows.
+  // Appends the last line if it has no line end, and closes the file. Call it when no more output follows, and do not
+  // call Read after it.
   void Finish(std::vector<std::string>* lines);
   // Returns what a terminal shows of a progress bar: text that a carriage return has begun or ended, and that has no
   // line end yet. Empty: there is none, or it was returned before. Read returns only the last of the texts that
@@ -40,6 +41,7 @@ class LogFile {
   bool OpenNext(std::vector<std::string>* lines);
   void AddLines(absl::string_view data, std::vector<std::string>* lines);
   void EndLine(std::vector<std::string>* lines);
+  void EndLastLine(std::vector<std::string>* lines);
 
   std::string path_;
   int fd_ = -1;

@@ -247,6 +247,7 @@ bool LogPusher::Push::SendStoredOutput() {
         }
       }
     }
+    source.ended = ended;
   }
   for (const auto& [rank, tail] : tails) {
     for (const Line& line : tail) {

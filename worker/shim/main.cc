@@ -41,6 +41,8 @@ constexpr int kEndWaitMs = 2000;
 constexpr int kDrainWaitMs = 100;
 // How often to try again to write the pids, for example while the disk is full.
 constexpr int kPidRetryMs = 1000;
+// How often to look whether processes of the trainer's group that may still save have ended.
+constexpr int kGroupPollMs = 50;
 constexpr char kExitTemporary[] = "exit.tmp";
 
 struct Options {
@@ -109,6 +111,7 @@ Launch ParseLaunch(char* data, size_t size) {
     if (strcmp(name, kVariable) == 0) launch.variables[variable_count++] = value;
     if (strcmp(name, kWorkdir) == 0) launch.workdir = value;
     if (strcmp(name, kCpus) == 0) launch.cpus = value;
+    if (strcmp(name, kGraceMs) == 0) launch.grace_ms = strtoll(value, nullptr, 10);
     if (strcmp(name, kLogBytes) == 0) launch.log_bytes = strtoull(value, nullptr, 10);
   }
   if (launch.program == nullptr || launch.arguments[0] == nullptr || launch.log_bytes == 0) {
@@ -234,6 +237,14 @@ bool HasEnded(pid_t trainer) {
   return waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
 }
 
+// Whether SIGTERM has ended the trainer while other processes of its group run. The daemon sends this signal to the
+// whole group: a shell ends at once, but the program that the shell has started may save.
+bool MayGroupSave(pid_t trainer) {
+  siginfo_t info = {};
+  if (waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return false;
+  return info.si_pid != 0 && info.si_code == CLD_KILLED && info.si_status == SIGTERM && HasOthersInGroup(trainer);
+}
+
 // Reaps orphans that became children of the shim; the trainer is reaped at the end.
 void ReapOrphans(pid_t trainer) {
   while (true) {
@@ -243,10 +254,17 @@ void ReapOrphans(pid_t trainer) {
   }
 }
 
-void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) {
+void Follow(pid_t trainer, int64_t grace_ms, int signals, int lifeline, Stream* out, Stream* err) {
   bool has_pids = WritePids(trainer);
   int64_t tried_at_ms = NowMs(CLOCK_MONOTONIC);
-  while (!HasEnded(trainer)) {
+  int64_t ended_at_ms = -1;  // -1: the trainer runs
+  while (true) {
+    if (HasEnded(trainer)) {
+      const int64_t now_ms = NowMs(CLOCK_MONOTONIC);
+      if (ended_at_ms < 0) ended_at_ms = now_ms;
+      // A daemon that runs kills the group earlier.
+      if (now_ms - ended_at_ms >= grace_ms || !MayGroupSave(trainer)) return;
+    }
     if (!has_pids && NowMs(CLOCK_MONOTONIC) - tried_at_ms >= kPidRetryMs) {
       has_pids = WritePids(trainer);
       tried_at_ms = NowMs(CLOCK_MONOTONIC);
@@ -254,7 +272,8 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
     struct pollfd fds[4] = {
         {signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {out->fd(), POLLIN, 0}, {err->fd(), POLLIN, 0}};
     // poll fails while the kernel has no memory for it. The trainer still runs then.
-    if (poll(fds, 4, has_pids ? -1 : kPidRetryMs) < 0 && errno != EINTR) usleep(100'000);
+    const int wait_ms = ended_at_ms >= 0 ? kGroupPollMs : has_pids ? -1 : kPidRetryMs;
+    if (poll(fds, 4, wait_ms) < 0 && errno != EINTR) usleep(100'000);
     if (fds[0].revents != 0) {
       struct signalfd_siginfo info;
       while (read(signals, &info, sizeof info) == sizeof info) {
@@ -322,7 +341,7 @@ int Run(const Options& options) {
   out.Open(out_pipe[0]);
   err.Open(err_pipe[0]);
 
-  Follow(trainer, signals, options.lifeline, &out, &err);
+  Follow(trainer, launch.grace_ms, signals, options.lifeline, &out, &err);
   bool reaped = false;
   EndDescendants(trainer, &end.status, &end.usage, &reaped, kEndWaitMs);
   Drain(&out, &err);

@@ -16,19 +16,24 @@
 namespace trainyard::shim {
 namespace {
 
-// Returns field `index` of /proc/<pid>/stat, counted as in proc(5), for fields after the name; 0 if there is none.
-uint64_t StatField(pid_t pid, int index) {
+// Reads /proc/<pid>/stat. Returns the last closing parenthesis, which field 3 follows: the name is in parentheses and
+// may hold any byte. Null: there is no such process.
+char* ReadStat(pid_t pid, char (&text)[1024]) {
   char path[32];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[1024];
+  if (fd < 0) return nullptr;
   ssize_t n = read(fd, text, sizeof text - 1);
   close(fd);
-  if (n <= 0) return 0;
+  if (n <= 0) return nullptr;
   text[n] = '\0';
-  // The name is in parentheses and may hold any byte; field 3 follows the last closing parenthesis.
-  char* at = strrchr(text, ')');
+  return strrchr(text, ')');
+}
+
+// Returns field `index` of /proc/<pid>/stat, counted as in proc(5), for fields after the name; 0 if there is none.
+uint64_t StatField(pid_t pid, int index) {
+  char text[1024];
+  char* at = ReadStat(pid, text);
   if (at == nullptr) return 0;
   for (int field = 2; field < index; ++field) {
     at = strchr(at + 1, ' ');
@@ -111,6 +116,22 @@ void KillSession(pid_t leader, uint64_t leader_start) {
     if (member && StartTime(pid) >= leader_start) kill(pid, SIGKILL);
   }
   closedir(proc);
+}
+
+bool HasOthersInGroup(pid_t leader) {
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return false;
+  bool found = false;
+  while (struct dirent* entry = readdir(proc)) {
+    pid_t pid = atoi(entry->d_name);
+    if (pid <= 1 || pid == leader || StatField(pid, 5) != static_cast<uint64_t>(leader)) continue;
+    char text[1024];
+    const char* at = ReadStat(pid, text);
+    // ") Z ": it has ended, but was not reaped yet.
+    found = found || (at != nullptr && strlen(at) > 2 && at[2] != 'Z' && at[2] != 'X');
+  }
+  closedir(proc);
+  return found;
 }
 
 int64_t NowMs(clockid_t clock) {

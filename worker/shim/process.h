@@ -17,6 +17,7 @@ struct Launch {
   uint64_t log_bytes = 0;
   const char* workdir = nullptr;  // null: the shim's own working directory
   const char* cpus = nullptr;     // "0 2"; null: those of the shim
+  int64_t grace_ms = 0;           // of a command: the time from SIGTERM to SIGKILL
 };
 
 // Returns when the process started, in clock ticks since boot (field 22 of /proc/<pid>/stat); 0 if it does not exist.
@@ -24,6 +25,9 @@ uint64_t StartTime(pid_t pid);
 
 // Kills the processes in the group or session of `leader` that are not older than `leader`, which may have exited.
 void KillSession(pid_t leader, uint64_t leader_start);
+
+// Whether a process other than `leader` is in the group of `leader` and has not ended.
+bool HasOthersInGroup(pid_t leader);
 
 // Starts the program as the leader of its own session, with its output going to the two descriptors; the kernel kills
 // it when the shim exits. Returns its pid, or -1 with errno set and the name of the failed call in `failed`.

@@ -33,8 +33,8 @@ inline constexpr char kArgument[] = "argument";   // repeated; the first is argv
 inline constexpr char kVariable[] = "variable";   // repeated; NAME=value; the complete environment
 inline constexpr char kLogBytes[] = "log_bytes";  // of all four log files together
 inline constexpr char kWorkdir[] = "workdir";     // where the program runs; none: in the rank folder
-// For the daemon alone: the milliseconds from SIGTERM to SIGKILL. Missing for a trainer, which the daemon asks to leave
-// through the trainer's link instead.
+// The milliseconds from SIGTERM to SIGKILL. Missing for a trainer, which the daemon asks to leave through the trainer's
+// link instead.
 inline constexpr char kGraceMs[] = "grace_ms";
 inline constexpr char kCpus[] = "cpus";  // the numbers of the CPUs on which the program runs, "0 2"; none: all
 inline constexpr char kMemoryBytes[] = "memory_bytes";  // for the daemon alone: command.memory_bytes; none: no limit

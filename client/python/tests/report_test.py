@@ -145,6 +145,17 @@ def test_without_a_daemon_a_script_runs_unchanged(tmp_path, variables, warned):
     assert warned in done.stderr and "Traceback" not in done.stderr
 
 
+def test_an_entry_of_sys_path_that_is_no_text_is_left_out_as_by_python(daemon, tmp_path):
+    done = run(tmp_path, """
+        import pathlib
+        sys.path.append(pathlib.Path("."))
+        trainyard.report(1, loss=1)
+    """)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [step.step for report in daemon.received()[1] for step in report.steps] == [1]
+
+
 def test_a_forked_process_reports_nothing_and_ends(daemon, tmp_path):
     done = run(tmp_path, """
         trainyard.report(1, loss=1)
@@ -205,6 +216,35 @@ def test_a_phase_is_reported_with_its_duration_which_counts_for_no_step(daemon, 
     assert "ValueError: phase: expected" in run(tmp_path, 'with trainyard.phase("rest"): pass').stderr
 
 
+def test_the_evaluations_of_transformers_and_lightning_are_phases(daemon, tmp_path):
+    done = run(tmp_path, """
+        import types
+        for name, base in (("transformers", "TrainerCallback"), ("lightning.pytorch.callbacks", "Callback")):
+            sys.modules[name] = types.ModuleType(name)
+            setattr(sys.modules[name], base, object)
+        from trainyard.integrations import lightning, transformers
+        trainyard.report(1, loss=1)
+        trainer, state = transformers.ReportProgress(), types.SimpleNamespace(global_step=1)
+        for _ in range(2):
+            trainer.on_prediction_step(None, state, None)
+            print(trainyard._report._channel.phase())
+        trainer.on_log(None, state, None, logs={"eval_loss": 2.0})
+        trainer.on_evaluate(None, state, None, metrics={})
+        print(trainyard._report._channel.phase())
+        progress = lightning.ReportProgress()
+        fit = types.SimpleNamespace(global_step=2, sanity_checking=False, callback_metrics={"val_loss": 3.0})
+        progress.on_validation_start(fit, None)
+        print(trainyard._report._channel.phase())
+        progress.on_validation_end(fit, None)
+        print(trainyard._report._channel.phase())
+    """)
+
+    _, reports = daemon.received()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["evaluate", "evaluate", "train", "evaluate", "train"]
+    assert [(one.step, one.loss) for report in reports for one in report.evals] == [(1, 2.0), (2, 3.0)]
+
+
 def test_nested_phases_and_reports_inside_of_them_give_no_negative_times(daemon, tmp_path):
     done = run(tmp_path, """
         with trainyard.phase("load"): pass
@@ -238,6 +278,33 @@ def test_a_checkpoint_of_a_step_that_was_saved_before_answers_a_new_request(daem
     _, reports = daemon.received()
     assert (done.returncode, done.stderr) == (0, "")
     assert (reports[-1].script_checkpoint.step, reports[-1].script_checkpoint.save_request) == (10, 1)
+
+
+def test_the_end_of_a_script_waits_longer_for_a_checkpoint_than_for_steps(daemon, tmp_path):
+    text = """
+        trainyard.report(1)
+        if {saves}: trainyard.saved(1, trainyard.checkpoint_dir())
+        helper = trainyard._report._channel.helper
+        wait = helper.wait
+        helper.wait = lambda limit: print(limit, wait(limit))
+    """
+    variables = {"TRAINYARD_CHECKPOINT_DIR": str(tmp_path / "runs/a")}
+
+    assert run(tmp_path, text.format(saves=False), **variables).stdout == "2.0 0\n"
+    assert run(tmp_path, text.format(saves=True), **variables).stdout == "10.0 0\n"
+
+
+def test_a_script_with_many_open_files_reports_its_checkpoints(daemon, tmp_path):
+    done = run(tmp_path, """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        trainyard.saved(5, trainyard.checkpoint_dir())
+    """, TRAINYARD_CHECKPOINT_DIR=str(tmp_path / "runs/a"))
+
+    _, reports = daemon.received()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert reports[-1].script_checkpoint.step == 5
 
 
 def test_a_save_that_began_before_a_request_does_not_answer_it(daemon, tmp_path):

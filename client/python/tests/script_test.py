@@ -37,3 +37,83 @@ def test_a_first_call_outside_of_the_main_thread_warns():
 
     assert done.stdout == "False\n"
     assert "must be in the main thread" in done.stderr
+
+
+FORKS = """
+    import multiprocessing, os, signal, time, trainyard
+    os.setsid()  # as the shim does
+    trainyard.stop_requested()
+    reading, writing = os.pipe()
+
+    def work(asks):
+        if asks: trainyard.stop_requested()
+        os.write(writing, b"x")
+        while not trainyard.script._received: time.sleep(0.01)
+        os._exit(7)
+
+    def start(asks):
+        child = multiprocessing.get_context("fork").Process(target=work, args=(asks,))
+        child.start()
+        os.read(reading, 1)
+        return child
+"""
+
+
+def test_a_worker_is_not_signalled_with_the_rank_and_can_be_terminated(monkeypatch):
+    """As a worker of a DataLoader, whose end by SIGTERM would be an error before the script can save."""
+    monkeypatch.setenv("TRAINYARD_JOB_ID", "abcdefgh")
+    done = run(FORKS + """
+    child = start(asks=False)
+    print(os.getpgid(child.pid) == child.pid)
+    os.killpg(0, signal.SIGTERM)
+    child.terminate()
+    child.join()
+    print(trainyard.stop_requested(), child.exitcode)
+    """)
+
+    assert done.stdout.split() == ["True", "True", "-15"], done.stderr
+
+
+def test_a_forked_process_that_asks_for_requests_is_signalled_with_the_rank(monkeypatch):
+    monkeypatch.setenv("TRAINYARD_JOB_ID", "abcdefgh")
+    done = run(FORKS + """
+    child = start(asks=True)
+    os.killpg(0, signal.SIGTERM)
+    child.join()
+    print(child.exitcode)
+    """)
+
+    assert done.stdout == "7\n", done.stderr
+
+
+def test_outside_of_a_job_a_worker_stays_in_its_group_and_can_be_terminated(monkeypatch):
+    monkeypatch.delenv("TRAINYARD_JOB_ID", raising=False)
+    done = run(FORKS + """
+    child = start(asks=False)
+    print(os.getpgid(child.pid) == os.getpgrp())
+    child.terminate()
+    child.join()
+    print(child.exitcode)
+    """)
+
+    assert done.stdout.split() == ["True", "-15"], done.stderr
+
+
+def test_ranks_on_cpus_agree_if_the_script_names_no_backend():
+    """torch 2.6 and newer then return "undefined"."""
+    done = run("""
+        import sys, types
+        torch, distributed = types.ModuleType("torch"), types.ModuleType("torch.distributed")
+        distributed.is_available = distributed.is_initialized = lambda: True
+        distributed.get_world_size = lambda: 2
+        distributed.get_backend = lambda: "undefined"
+        distributed.ReduceOp = types.SimpleNamespace(MAX="max")
+        distributed.all_reduce = lambda tensor, op: None
+        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+        torch.tensor = lambda values, device: types.SimpleNamespace(item=lambda: device)
+        sys.modules.update({"torch": torch, "torch.distributed": distributed})
+        from trainyard import script
+        print(script.largest_of_ranks(1))
+    """)
+
+    assert done.stdout == "cpu\n", done.stderr

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -63,6 +64,26 @@ TEST_F(LogFileTest, LastLineWithoutAnEnd_IsReturnedByFinish) {
   file.Finish(&lines);
 
   EXPECT_THAT(lines, ElementsAre("a", "b"));
+}
+
+TEST_F(LogFileTest, Finish_ClosesTheFile) {
+  const auto is_open = [this] {
+    const std::filesystem::path path = std::filesystem::canonical(path_);
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;  // of a descriptor that was closed meanwhile
+      if (std::filesystem::read_symlink(entry.path(), gone) == path) return true;
+    }
+    return false;
+  };
+  LogFile file(path_);
+  Append("a\n");
+  std::vector<std::string> lines = ReadAll(file);
+  EXPECT_TRUE(is_open());
+
+  file.Finish(&lines);
+
+  EXPECT_FALSE(is_open());
+  EXPECT_THAT(lines, ElementsAre("a"));
 }
 
 TEST_F(LogFileTest, RotatedFile_IsReadFirst) {

@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/launch_flags.h"
 #include "client/launch_progress.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard::client {
 namespace {
@@ -177,6 +181,31 @@ TEST(LaunchOutput, HasAFileForEachAttemptRankAndStream) {
   EXPECT_EQ(OutputFile("/logs", "k3x7q2ab", line), "/logs/k3x7q2ab/attempt_1/3/stdout.log");
   line.set_is_stderr(true);
   EXPECT_EQ(OutputFile("/logs", "k3x7q2ab", line), "/logs/k3x7q2ab/attempt_1/3/stderr.log");
+}
+
+TEST(LaunchOutput, AFileThatTheDiskRefuses_IsReportedOnce) {
+  const TemporaryFolder logs;
+  const std::string folder = logs / "k3x7q2ab/attempt_0/0";
+  std::filesystem::create_directories(folder);
+  std::filesystem::create_symlink("/dev/full", absl::StrCat(folder, "/stdout.log"));
+  LaunchPlan plan;
+  plan.log_dir = logs.path();
+  plan.redirects = *StreamChoice::Parse("3");
+  const std::unique_ptr<Progress> progress = NewLaunchProgress(plan);
+  v1::Job job;
+  job.set_job_id("k3x7q2ab");
+  progress->Start(job, {});
+  v1::LogLine line;
+  line.set_generation(1);
+  line.set_text("step 1");
+
+  testing::internal::CaptureStderr();
+  progress->Output(line);
+  progress->Output(line);
+
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            absl::StrCat("trainctl: --log-dir: ", folder,
+                         "/stdout.log cannot be written (is the disk full?); the files there are incomplete\n"));
 }
 
 TEST(LaunchFlags, ASeparatorBeforeTheScript_IsDropped_AndThoseOfTheScriptStay) {

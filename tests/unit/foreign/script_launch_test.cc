@@ -61,6 +61,18 @@ TEST(ScriptLaunch, RankAndAddressOfAHost_HaveNoEffect_AndANoteSaysSo) {
   EXPECT_THAT(launch.notes, Contains(StartsWith("main_process_ip: 10.0.0.1 of")));
 }
 
+TEST(ScriptLaunch, AListOfClasses_IsPassedToTheScript) {
+  Problems problems;
+
+  const ScriptLaunch launch = ReadScriptLaunch(
+      "distributed_type: FSDP\nnum_processes: 2\n"
+      "fsdp_config: {fsdp_transformer_layer_cls_to_wrap: [GPT2Block, T5Block]}\n",
+      kFile, {}, &problems);
+
+  EXPECT_TRUE(problems.ok()) << problems.ToStatus();
+  EXPECT_THAT(launch.env, Contains("FSDP_TRANSFORMER_CLS_TO_WRAP=GPT2Block,T5Block"));
+}
+
 TEST(ScriptLaunch, OfDeepSpeed_NamesTheFileToTheScript) {
   Problems problems;
 

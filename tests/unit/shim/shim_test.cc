@@ -19,6 +19,7 @@
 #include <fstream>
 #include <functional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/files.h"
@@ -31,6 +32,7 @@
 namespace trainyard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -291,6 +293,31 @@ TEST_F(ShimTest, Sigterm_ReachesTheTrainer) {
 
   EXPECT_EQ(exited.code(), 5);
   EXPECT_THAT(exited.last_lines(), ElementsAre("up", "stopping"));
+}
+
+TEST_F(ShimTest, AProgramOfAShellThatSigtermEnds_HasTheGracePeriod) {
+  const std::string release = root_ / "release";
+  const std::string program = absl::StrCat("trap \"while ! test -e ", release,
+                                           "; do sleep 0.01; done; echo saved; exit 0\" TERM; echo up; "
+                                           "while true; do sleep 0.01; done");
+  pid_t shim = StartProgram({.program = "/bin/sh",
+                             .arguments = {"sh", "-c", absl::StrCat("sh -c '", program, "'; true")},
+                             .variables = {"PATH=/usr/bin:/bin"},
+                             .log_bytes = 1 << 20,
+                             .grace = absl::Seconds(30)});
+  ASSERT_TRUE(WaitUntil([&] { return Output("stdout.log") == "up\n"; }));
+  const pid_t shell = Pids().trainer.pid;
+
+  kill(-shell, SIGTERM);
+  EXPECT_TRUE(WaitUntil([&] {
+    const std::string stat = ReadFile(absl::StrCat("/proc/", shell, "/stat"), 1024).value_or("");
+    return stat.empty() || absl::StrContains(stat, ") Z ");
+  }));
+  std::ofstream(release) << "now";
+  v1::TrainerExited exited = ExitOf(shim);
+
+  EXPECT_EQ(exited.signal(), SIGTERM);
+  EXPECT_THAT(exited.last_lines(), Contains("saved"));  // the shell may also report that `sleep` was terminated
 }
 
 TEST_F(ShimTest, EndOfTheLifeline_KillsTheTrainerImmediately) {

@@ -1,8 +1,8 @@
 """Reports the steps of a script to Trainyard: `trainyard.report(step, loss=0.5)`, and receives requests to save.
 
 Outside of a job with `command`, in processes that the script forks, and in ranks that a launcher inside the script has
-started, nothing is reported. A script never waits for Trainyard, except for at most two seconds at its end and in each
-call of `saved`, and never fails because of Trainyard: what cannot be sent is dropped.
+started, nothing is reported. A script never waits for Trainyard, except for at most two seconds in each call of `saved`
+and at its end (ten, if it has called `saved`), and never fails because of Trainyard: what cannot be sent is dropped.
 """
 
 import atexit
@@ -20,6 +20,8 @@ import warnings
 _VARIABLES = ("TRAINYARD_LINK", "TRAINYARD_TOKEN", "TRAINYARD_JOB_ID", "TRAINYARD_GENERATION", "TRAINYARD_RANK")
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
 _END_WAIT_S = 2.0
+# The first report may be the checkpoint of a script that is being ended; its helper loads gRPC first.
+_END_WAIT_SAVED_S = 10.0
 # A larger number is probably a Unix time. After it, no real step could be reported, because steps must increase.
 _STEP_MAX = 10**9
 _PHASES = ("load", "evaluate", "save")
@@ -79,7 +81,8 @@ class _Channel:
         if not sys.executable:
             raise ValueError("sys.executable is empty")
         environment = {name: os.environ[name] for name in _VARIABLES + _KEPT_VARIABLES if name in os.environ}
-        environment["TRAINYARD_HELPER_PATH"] = json.dumps([path or os.getcwd() for path in sys.path])
+        folders = [path or os.getcwd() for path in sys.path if isinstance(path, str)]  # Python ignores other entries
+        environment["TRAINYARD_HELPER_PATH"] = json.dumps(folders)
         environment["TRAINYARD_HELPER_PARENT"] = str(os.getpid())
         helper = pathlib.Path(__file__).with_name("_link_helper.py")
         return subprocess.Popen([sys.executable, helper], env=environment, stdin=subprocess.PIPE, bufsize=0,
@@ -100,7 +103,9 @@ class _Channel:
         assert len(line) <= select.PIPE_BUF, "a longer line could be written in part"
         try:
             if wait_s > 0:
-                select.select([], [self.helper.stdin], [], wait_s)
+                poller = select.poll()  # select() accepts no descriptor above 1023
+                poller.register(self.helper.stdin, select.POLLOUT)
+                poller.poll(wait_s * 1000)
             os.write(self.helper.stdin.fileno(), line)
             return True
         except BlockingIOError:
@@ -129,7 +134,7 @@ class _Channel:
             return
         self.helper.stdin.close()
         try:
-            self.helper.wait(_END_WAIT_S)
+            self.helper.wait(_END_WAIT_SAVED_S if self.last_saved else _END_WAIT_S)
         except subprocess.TimeoutExpired:
             self.helper.kill()
 

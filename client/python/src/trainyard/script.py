@@ -3,40 +3,83 @@
 Trainyard ends the ranks of a command (pause, restart, drain, cancel, a failed peer, a daemon that stops) by SIGTERM,
 and by SIGKILL after `command.grace_s` (after at most 10 s when a daemon stops). torchrun and schedulers of clusters
 also send SIGTERM first. Uses neither gRPC nor a thread.
+
+The signal goes to the process group of the rank. It would end the workers of a DataLoader, and their end raises an
+error in the process that uses them, before this process can save. So processes that multiprocessing forks after the
+first call of stop_requested leave the group. SIGTERM that is sent to them alone (Process.terminate) ends them as usual.
 """
 
+import os
 import signal
 import threading
 import warnings
 
 _received = False
-_installed = False
-_previous = None
+_pid = 0  # the process that has installed the handler
+_previous = None  # the handler before it
+_registered = False  # whether processes that multiprocessing forks leave the process group
+_left_group = None  # in such a process: the process group of the rank
 
 
 def _note(number, frame):
     global _received
+    if os.getpid() != _pid:  # a forked process has inherited this handler
+        signal.signal(number, _previous if _previous is not None else signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
     _received = True
     if callable(_previous):
         _previous(number, frame)
 
 
+def _leave_group():
+    """Runs in each process that multiprocessing has forked. The rank's shim ends it even outside of the group.
+    Elsewhere, a terminal or another launcher may rely on the group to end all processes."""
+    global _left_group
+    group = os.getpgrp()
+    if not os.environ.get("TRAINYARD_JOB_ID") or group == os.getpid():
+        return
+    try:
+        os.setpgid(0, 0)
+        _left_group = group
+    except OSError:
+        pass
+
+
+def _join_group():
+    """In a forked process that wants the signal, too."""
+    global _left_group
+    if _left_group is None:
+        return
+    try:
+        os.setpgid(0, _left_group)
+    except OSError:
+        pass
+    _left_group = None
+
+
 def _install():
-    global _installed, _previous
-    if _installed:
+    global _pid, _previous, _registered
+    if _pid == os.getpid():
         return
     if threading.current_thread() is not threading.main_thread():
         warnings.warn("the first call of trainyard.stop_requested must be in the main thread, which alone can handle "
                       "signals; until then SIGTERM ends this process at once", RuntimeWarning, stacklevel=3)
         return
-    _previous = signal.getsignal(signal.SIGTERM)
+    if signal.getsignal(signal.SIGTERM) is not _note:
+        _previous = signal.getsignal(signal.SIGTERM)
+    _pid = os.getpid()
     signal.signal(signal.SIGTERM, _note)
-    _installed = True
+    _join_group()
+    if not _registered:
+        import multiprocessing.util
+        multiprocessing.util.register_after_fork(_leave_group, lambda leave_group: leave_group())
+        _registered = True
 
 
 def install_again():
     """Replaces the handler that a library has installed after the first call of stop_requested."""
-    if _installed and threading.current_thread() is threading.main_thread():
+    if _pid == os.getpid() and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _note)
 
 
@@ -66,7 +109,8 @@ def largest_of_ranks(value):
     if distributed.get_world_size() == 1:
         return value
     import torch
-    device = "cuda" if "gloo" not in distributed.get_backend() else "cpu"
+    # The backend is "undefined" if the script has named none; torch has then chosen gloo, or nccl if there is a GPU.
+    device = "cpu" if "gloo" in distributed.get_backend() or not torch.cuda.is_available() else "cuda"
     largest = torch.tensor([value], device=device)
     distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
     return largest.item()

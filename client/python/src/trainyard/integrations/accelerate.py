@@ -2,6 +2,7 @@
 
     accelerator = Accelerator(log_with=[TrainyardTracker()])
     accelerator.init_trackers("my_project")
+    trainyard.stop_requested()  # before the workers of the loader are started
     for step, batch in enumerate(loader, start=1):
         ...
         accelerator.log({"loss": loss.item(), "lr": scheduler.get_last_lr()[0]}, step=step)

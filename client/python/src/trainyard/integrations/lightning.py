@@ -17,7 +17,7 @@ except ImportError:
     except ImportError as error:
         raise ImportError("trainyard.integrations.lightning needs Lightning: pip install lightning") from error
 
-from trainyard import report, report_eval, script
+from trainyard import phase, report, report_eval, script
 
 
 class StopOnRequest(Callback):
@@ -55,7 +55,8 @@ class StopOnRequest(Callback):
 
 
 class ReportProgress(Callback):
-    """Reports the loss of every optimizer step, which is the mean over its accumulated batches, and the evaluations.
+    """Reports the loss of every optimizer step, which is the mean over its accumulated batches, and the evaluations,
+    which are phases of their own.
 
     `every_steps`: how often a step is reported; a loss on a GPU makes the call wait for the GPU. `eval_loss`: the name
     under which the module logs the loss of its validation."""
@@ -68,6 +69,7 @@ class ReportProgress(Callback):
         self._step = 0
         self._loss = None
         self._lr = None
+        self._evaluation = None  # the phase, while the Trainer evaluates
 
     def on_train_start(self, trainer, pl_module):
         self._step = trainer.global_step
@@ -88,7 +90,15 @@ class ReportProgress(Callback):
             report(step, loss=self._loss, lr=self._lr)
         self._step, self._loss = step, None
 
+    def on_validation_start(self, trainer, pl_module):
+        if self._evaluation is None:
+            self._evaluation = phase("evaluate")
+            self._evaluation.__enter__()
+
     def on_validation_end(self, trainer, pl_module):
+        if self._evaluation is not None:
+            self._evaluation.__exit__(None, None, None)
+            self._evaluation = None
         loss = trainer.callback_metrics.get(self._eval_loss)
         if loss is not None and trainer.global_step > 0 and not trainer.sanity_checking:
             report_eval(trainer.global_step, loss)

@@ -11,7 +11,7 @@ import pathlib
 
 from transformers import TrainerCallback
 
-from trainyard import report, report_eval, saving, script
+from trainyard import phase, report, report_eval, saving, script
 
 
 class StopOnRequest(TrainerCallback):
@@ -54,7 +54,10 @@ class SaveOnRequest(TrainerCallback):
 
 
 class ReportProgress(TrainerCallback):
-    """Reports what the Trainer logs (`logging_steps`) and its evaluations."""
+    """Reports what the Trainer logs (`logging_steps`) and its evaluations, which are phases of their own."""
+
+    def __init__(self):
+        self._evaluation = None  # the phase, while the Trainer evaluates
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         logs = logs or {}
@@ -62,3 +65,17 @@ class ReportProgress(TrainerCallback):
             report(state.global_step, loss=logs["loss"], lr=logs.get("learning_rate"), grad_norm=logs.get("grad_norm"))
         if "eval_loss" in logs:
             report_eval(state.global_step, logs["eval_loss"], seconds=logs.get("eval_runtime", 0.0))
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        # The Trainer has no callback for the beginning of an evaluation.
+        if self._evaluation is None:
+            self._evaluation = phase("evaluate")
+            self._evaluation.__enter__()
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if self._evaluation is not None:
+            self._evaluation.__exit__(None, None, None)
+            self._evaluation = None
+
+    def on_predict(self, args, state, control, **kwargs):
+        self.on_evaluate(args, state, control)
