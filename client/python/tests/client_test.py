@@ -1,14 +1,16 @@
 """Addresses, tokens, errors, the order of events, and tables."""
 
 import asyncio
+import concurrent.futures
 import os
 import socket
+import threading
 
 import grpc
 import pytest
 
 import trainyard
-from trainyard import _dial, _events, aio, errors, job, schema
+from trainyard import _calls, _dial, _events, aio, errors, job, schema
 
 
 @pytest.fixture
@@ -156,6 +158,66 @@ def test_an_unanswered_submit_names_the_job_that_may_run(monkeypatch):
         asyncio.run(later.submit(one, job_id="order00000018"))
     with pytest.raises(errors.DeadlineExceededError, match="^no answer$"):
         client.get("order00000017")
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """The address of a server whose calls of Logs fail, and the event for which its streams of Watch wait before they
+    end."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    release = threading.Event()
+
+    def watch(*_):
+        yield schema.Event(sequence=1, notice=schema.Notice(text="a"))
+        release.wait(10)
+        yield schema.Event(sequence=2, state=schema.StateChange(state=schema.STATES.index("SUCCEEDED")))
+
+    def logs(_, context):
+        context.abort(grpc.StatusCode.UNAVAILABLE, "host w1 is not connected")
+        yield  # makes this a stream
+
+    handlers = {}
+    for name, answer in (("Watch", watch), ("Logs", logs)):
+        _, request, response = _calls.method_of(name)
+        handlers[name] = grpc.unary_stream_rpc_method_handler(answer, request.FromString, response.SerializeToString)
+    serving = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+    serving.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(schema.SERVICE.full_name, handlers),))
+    port = serving.add_insecure_port("127.0.0.1:0")
+    serving.start()
+    yield f"127.0.0.1:{port}", release
+    release.set()
+    serving.stop(None).wait()
+
+
+def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client(server):
+    address, release = server
+    with trainyard.Client(address, reconnect_s=0) as client:
+        events = client.watch("abcdefgh")
+        assert next(events).sequence == 1
+
+        with pytest.raises(errors.UnavailableError, match="w1 is not connected"):
+            list(client.logs("abcdefgh"))
+
+        release.set()
+        assert [event.sequence for event in events] == [2]
+
+
+def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client_with_asyncio(server):
+    address, release = server
+
+    async def fail_while_watching():
+        async with aio.AsyncClient(address, reconnect_s=0) as client:
+            events = client.watch("abcdefgh")
+            assert (await events.__anext__()).sequence == 1
+
+            with pytest.raises(errors.UnavailableError, match="w1 is not connected"):
+                [line async for line in client.logs("abcdefgh")]
+
+            release.set()
+            return [event.sequence async for event in events]
+
+    assert asyncio.run(fail_while_watching()) == [2]
 
 
 def test_a_forked_process_cannot_use_the_client(monkeypatch):

@@ -18,6 +18,8 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_receive_message_length", 64 << 20),
+    # A new channel makes a new connection, even if calls still use that of an older channel.
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 CALL_TIMEOUT_S = 30.0
 RETRY_WAIT_MAX_S = 2.0

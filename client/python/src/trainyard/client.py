@@ -40,24 +40,31 @@ class Client(_calls.Calls):
                 self._channel = grpc.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
             return self._channel
 
-    def _convert(self, error, metadata):
+    def _forget(self, channel):
+        """Lets the next call make another channel: this one would reconnect to any process that listens there by then.
+        It is not closed, because that would cancel the calls of other threads; it ends with the last of them."""
+        with self._lock:
+            if self._channel is channel:
+                self._channel = None
+
+    def _convert(self, error, metadata, channel):
         """The error to raise; UnavailableError or DeadlineExceededError if the call can be repeated."""
         converted = errors.from_rpc(error, self.address)
         if converted.code in _calls.UNANSWERED:
-            self.close()  # otherwise gRPC would reconnect to any process that listens there by then
+            self._forget(channel)
         elif self._is_new_token(converted, metadata):
             converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
         return converted
 
     def _call_once(self, name, fields):
-        metadata = self._metadata()
-        call, request = _calls.unary(self._open(), name)
+        metadata, channel = self._metadata(), self._open()
+        call, request = _calls.unary(channel, name)
         try:
             response, done = call.with_call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
             self._check_server(done.initial_metadata())
             return response
         except grpc.RpcError as error:
-            raise self._convert(error, metadata) from None
+            raise self._convert(error, metadata, channel) from None
 
     def _unary(self, name, fields, retry=False):
         retries = _events.Retry(self._reconnect_s if retry else 0.0)
@@ -92,12 +99,12 @@ class Client(_calls.Calls):
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
     def _stream(self, name, fields):
-        metadata = self._metadata()
-        call = _calls.stream(self._open(), name, fields, metadata)
+        metadata, channel = self._metadata(), self._open()
+        call = _calls.stream(channel, name, fields, metadata)
         try:
             yield from call
         except grpc.RpcError as error:
-            raise self._convert(error, metadata) from None
+            raise self._convert(error, metadata, channel) from None
         finally:
             call.cancel()
 
