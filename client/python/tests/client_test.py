@@ -41,6 +41,17 @@ def test_the_token_of_this_users_coordinator_is_found(listener):
     assert _dial.Target(address.replace("127.0.0.1", "localhost")).token() == "a" * 52
 
 
+def test_a_user_without_an_account_and_a_home_has_no_token(listener, monkeypatch):
+    def fail(_):
+        raise KeyError("uid not found")
+
+    for variable in ("XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(_dial.pwd, "getpwuid", fail)
+
+    assert _dial.Target(listener[0]).token() is None
+
+
 def test_no_token_is_sent_to_a_program_of_another_user(listener, monkeypatch):
     address, path = listener
     write(path, "a" * 52)
