@@ -40,11 +40,13 @@ constexpr absl::Duration kOutputWait = absl::Seconds(30);
 constexpr absl::Duration kHostWait = absl::Seconds(5);
 constexpr char kInterruptedEarly[] = "interrupted before the job was submitted";
 
-// The folder of the private daemons of a command, which has no run folder.
+// The folder of the private daemons of a command, which has no run folder. Its path is absolute, as the daemons need it,
+// even if TMPDIR is not.
 absl::StatusOr<std::string> MakeTemporaryFolder() {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-  std::string path = JoinPath(error ? "/tmp" : parent.string(), "trainyard-launch-XXXXXX");
+  std::string path =
+      JoinPath(error ? "/tmp" : AbsolutePath(parent.string(), WorkingDirectory()), "trainyard-launch-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot create the folder ", path));
   return path;
 }
