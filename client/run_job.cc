@@ -40,8 +40,8 @@ constexpr absl::Duration kOutputWait = absl::Seconds(30);
 constexpr absl::Duration kHostWait = absl::Seconds(5);
 constexpr char kInterruptedEarly[] = "interrupted before the job was submitted";
 
-// The folder of the private daemons of a command, which has no run folder. Its path is absolute, as the daemons need it,
-// even if TMPDIR is not.
+// The folder of the private daemons of a command, which has no run folder. Its path is absolute, as the daemons need
+// it, even if TMPDIR is not.
 absl::StatusOr<std::string> MakeTemporaryFolder() {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
@@ -342,8 +342,8 @@ class JobRunner {
   // Whether the job may continue after this process has ended. Thread-safe.
   bool JobMayContinue() const { return killable_.load() == nullptr && job_may_run_.load(); }
 
-  // Ends this process, whose main thread waits for the coordinator. There is no job yet that could be cancelled. Runs on
-  // the thread of `Interrupts`.
+  // Ends this process, whose main thread waits for the coordinator. There is no job yet that could be cancelled. Runs
+  // on the thread of `Interrupts`.
   void EndBeforeSubmission() const {
     if (options_.json) {
       PrintJson(ErrorLine(absl::CancelledError(kInterruptedEarly), kClientCancelled));
