@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "client/commands.h"
 #include "client/launch_flags.h"
 #include "client/launch_progress.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard::client {
 namespace {
@@ -177,6 +179,30 @@ TEST(LaunchOutput, HasAFileForEachAttemptRankAndStream) {
   EXPECT_EQ(OutputFile("/logs", "k3x7q2ab", line), "/logs/k3x7q2ab/attempt_1/3/stdout.log");
   line.set_is_stderr(true);
   EXPECT_EQ(OutputFile("/logs", "k3x7q2ab", line), "/logs/k3x7q2ab/attempt_1/3/stderr.log");
+}
+
+TEST(LaunchOutput, ThatCannotBeStored_BecauseTheDiskIsFull_IsReportedOnce) {
+  const TemporaryFolder folder;
+  LaunchPlan plan;
+  plan.log_dir = folder.path();
+  plan.redirects = *StreamChoice::Parse("3");  // the lines are not shown
+  v1::LogLine line;
+  line.set_generation(1);
+  line.set_text("hello");
+  const std::filesystem::path path = OutputFile(plan.log_dir, "k3x7q2ab", line);
+  std::filesystem::create_directories(path.parent_path());
+  std::filesystem::create_symlink("/dev/full", path);
+  v1::Job job;
+  job.set_job_id("k3x7q2ab");
+  const std::unique_ptr<Progress> progress = NewLaunchProgress(plan);
+  progress->Start(job, {});
+
+  testing::internal::CaptureStderr();
+  progress->Output(line);
+  progress->Output(line);
+  const std::string said = testing::internal::GetCapturedStderr();
+
+  EXPECT_EQ(said, "trainctl: --log-dir: " + path.string() + " cannot be written, so output is missing there\n");
 }
 
 TEST(LaunchFlags, ASeparatorBeforeTheScript_IsDropped_AndThoseOfTheScriptStay) {
