@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "client/command_line_errors.h"
+#include "client/commands.h"
 #include "client/completion.h"
 #include "client/find_job.h"
 
@@ -44,6 +45,16 @@ TEST(FindJob, MayBeJob_IsFalseForPaths) {
   EXPECT_TRUE(MayBeJob("k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("runs/k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("."));
+}
+
+TEST(Logs, ATailOfNoLines_IsRefused) {
+  CLI::App app("", "trainctl");
+  Globals globals;
+  Chosen chosen;
+  AddLogs(app, globals, &chosen);
+
+  EXPECT_THROW(app.parse("logs k3x7q2ab --tail 0"), CLI::ValidationError);
+  EXPECT_NO_THROW(app.parse("logs k3x7q2ab --tail 1"));
 }
 
 class CommandLine : public testing::Test {
