@@ -231,6 +231,30 @@ def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client_with_async
     assert asyncio.run(fail_while_watching()) == [2]
 
 
+def test_a_watch_may_end_when_nothing_arrives_any_more(monkeypatch):
+    answers = [[], [event(2, notice=schema.Notice(text="b"))], [event(1, notice=schema.Notice(text="a"))]]
+    later_answers = list(answers)
+
+    def stream(name, fields, timeout):
+        yield from answers.pop()
+        raise errors.DeadlineExceededError(f"{name} has ended after {timeout} s")
+
+    async def stream_later(name, fields, timeout):
+        for one in later_answers.pop():
+            yield one
+        raise errors.DeadlineExceededError(f"{name} has ended after {timeout} s")
+
+    async def watch(client):
+        return [one.sequence async for one in client.watch("abcdefgh", pause_s=15)]
+
+    client, later = trainyard.Client("127.0.0.1:1"), aio.AsyncClient("127.0.0.1:1")
+    monkeypatch.setattr(client, "_stream", stream)
+    monkeypatch.setattr(later, "_stream", stream_later)
+
+    assert [one.sequence for one in client.watch("abcdefgh", pause_s=15)] == [1, 2]
+    assert asyncio.run(watch(later)) == [1, 2]
+
+
 def test_a_forked_process_cannot_use_the_client(monkeypatch):
     client = trainyard.Client("127.0.0.1:1")
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -315,7 +339,7 @@ class Stored:
     def get(self, job_id):
         return schema.Job(job_id=job_id, last_step=self._last_step, spec=schema.JobSpec(name="a$b$"))
 
-    def watch(self, job_id):
+    def watch(self, job_id, pause_s):
         yield from self._events
         raise AssertionError("read beyond the last step, where a running job would wait")
 
@@ -325,3 +349,13 @@ def test_the_steps_of_a_running_job_are_returned_without_waiting_for_its_end():
 
     assert [(row.step, row.loss) for row in job.Job(Stored(events, 2), "abcdefgh").steps()] == [(1, 1.0), (2, 0.5)]
     assert job.Job(Stored([], 0), "abcdefgh").steps() == []
+
+
+def test_steps_that_the_coordinator_no_longer_has_are_missed_with_a_warning():
+    class Paused(Stored):
+        def watch(self, job_id, pause_s):
+            yield from self._events
+
+    events = [event(1, step=schema.StepReport(step=1, loss=0.5))]
+    with pytest.warns(UserWarning, match="no report of the steps 2 to 7"):
+        assert len(job.Job(Paused(events, 7), "abcdefgh").steps()) == 1

@@ -50,12 +50,12 @@ def unary(channel, name):
                                response_deserializer=response.FromString), request
 
 
-def stream(channel, name, fields, metadata):
-    """Begins a call whose answer is a stream of messages."""
+def stream(channel, name, fields, metadata, timeout=None):
+    """Begins a call whose answer is a stream of messages, which ends with an error after `timeout` seconds."""
     path, request, response = method_of(name)
     begin = channel.unary_stream(path, request_serializer=request.SerializeToString,
                                  response_deserializer=response.FromString)
-    return begin(request(**fields), metadata=metadata)
+    return begin(request(**fields), timeout=timeout, metadata=metadata)
 
 
 def retry_wait_s(wait_s, error):

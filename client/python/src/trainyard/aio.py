@@ -81,9 +81,9 @@ class AsyncClient(_calls.Calls):
         """Client.iter_events as an asynchronous iterator."""
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
-    async def _stream(self, name, fields):
+    async def _stream(self, name, fields, timeout=None):
         metadata, channel = self._metadata(), self._open()
-        call = _calls.stream(channel, name, fields, metadata)
+        call = _calls.stream(channel, name, fields, metadata, timeout)
         try:
             async for message in call:
                 yield message
@@ -92,17 +92,19 @@ class AsyncClient(_calls.Calls):
         finally:
             call.cancel()
 
-    async def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
+    async def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0, pause_s=None):
         """As Client.watch. Close the iterator (`aclose`) to end the call early."""
         seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
         retries = _events.Retry(self._reconnect_s)
         while True:
-            stream = self._stream("Watch", _calls.watch_fields(job_id, seen))
+            received = False
+            stream = self._stream("Watch", _calls.watch_fields(job_id, seen), timeout=pause_s)
             try:
                 async for event in stream:
                     retries.answered()
                     if not seen.is_new(event):
                         continue
+                    received = True
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
@@ -113,6 +115,10 @@ class AsyncClient(_calls.Calls):
                 seen.start_over(error)
                 wait_s = retries.next_wait()
             except (errors.UnavailableError, errors.DeadlineExceededError) as error:
+                if pause_s is not None and isinstance(error, errors.DeadlineExceededError):
+                    if received:
+                        continue
+                    return
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise

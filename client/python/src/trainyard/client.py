@@ -98,9 +98,9 @@ class Client(_calls.Calls):
         """The newest `limit` (0: 1000) durable events of a job, or of the cluster, oldest first."""
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
-    def _stream(self, name, fields):
+    def _stream(self, name, fields, timeout=None):
         metadata, channel = self._metadata(), self._open()
-        call = _calls.stream(channel, name, fields, metadata)
+        call = _calls.stream(channel, name, fields, metadata, timeout)
         try:
             yield from call
         except grpc.RpcError as error:
@@ -108,20 +108,22 @@ class Client(_calls.Calls):
         finally:
             call.cancel()
 
-    def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
+    def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0, pause_s=None):
         """Yields the events of a job, each once and in order, until the job has ended; connects again after a lost
         connection. To continue from the result of `get`, pass its resource_version, last_step and last_eval_step.
-        Raises UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
+        With `pause_s`, also ends when nothing has arrived for so long, for example because the job is paused. Raises
+        UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
         `after_sequence` has expired or is not known."""
         seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
         retries = _events.Retry(self._reconnect_s)
         while True:
-            wait_s = None
+            wait_s, received = None, False
             try:
-                for event in self._stream("Watch", _calls.watch_fields(job_id, seen)):
+                for event in self._stream("Watch", _calls.watch_fields(job_id, seen), timeout=pause_s):
                     retries.answered()
                     if not seen.is_new(event):
                         continue
+                    received = True
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
@@ -133,6 +135,10 @@ class Client(_calls.Calls):
                 seen.start_over(error)
                 wait_s = retries.next_wait()
             except (errors.UnavailableError, errors.DeadlineExceededError) as error:
+                if pause_s is not None and isinstance(error, errors.DeadlineExceededError):
+                    if received:
+                        continue
+                    return
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise
