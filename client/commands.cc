@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
@@ -37,6 +38,22 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
             *json = form == "json";
           })
       ->group("");
+}
+
+CLI::Option* AsDecimal(CLI::Option* option) {
+  return option->transform([](std::string number) -> std::string {
+    const size_t zeros = number.find_first_not_of('0');
+    if (zeros == std::string::npos) return number.empty() ? "" : "0";
+    return number.substr(zeros);
+  });
+}
+
+void ReadNumbersAsDecimal(CLI::App& app) {
+  for (CLI::Option* option : app.get_options([](CLI::Option*) { return true; })) {
+    const std::string type = option->get_type_name();
+    if (absl::StartsWith(type, "UINT") || absl::StartsWith(type, "INT")) AsDecimal(option);
+  }
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) ReadNumbersAsDecimal(*verb);
 }
 
 void AddIfVersion(CLI::App& verb, uint64_t* version) {

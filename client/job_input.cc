@@ -22,7 +22,7 @@ absl::StatusOr<std::string> ReadChatTemplateText(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadJobText(const JobInput& input) {
-  auto text = ReadFile(input.file == "-" ? "/dev/stdin" : input.file, kYamlBytesMax);
+  auto text = input.file == "-" ? ReadStandardInput(kYamlBytesMax) : ReadFile(input.file, kYamlBytesMax);
   if (text.ok()) return text;
   // Whatever the error is (a folder, too large, not readable), the user must give another file.
   return absl::Status(

@@ -75,16 +75,18 @@ class LaunchProgress final : public Progress {
       if (files_.size() >= kOpenFilesMax) CloseFiles();
       const absl::Status made = MakeFolders(path.substr(0, path.rfind('/')));
       FILE* file = made.ok() ? fopen(path.c_str(), "ae") : nullptr;
-      if (file == nullptr && !std::exchange(store_failed_, true)) {
-        Say(absl::StrCat("--log-dir: ", path, " cannot be written; the output is in the files of the worker daemon"));
-      }
+      if (file == nullptr) ReportNotStored(path);
       at = files_.emplace(path, file).first;
     }
     if (at->second == nullptr) return;
     WriteNow(at->second, absl::StrCat(line.text(), "\n"));
-    if (ferror(at->second) != 0 && !std::exchange(store_failed_, true)) {
-      Say(absl::StrCat("--log-dir: ", path, " cannot be written (is the disk full?); the files there are incomplete"));
-    }
+    if (ferror(at->second) != 0) ReportNotStored(path);
+  }
+
+  // Reports the first file that lacks output, because it cannot be created or written (the disk may be full).
+  void ReportNotStored(const std::string& path) {
+    if (std::exchange(store_failed_, true)) return;
+    Say(absl::StrCat("--log-dir: ", path, " cannot be written, so output is missing there"));
   }
 
   void CloseFiles() {

@@ -128,7 +128,8 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
                                  "Only this rank (may be repeated); default: rank 0, which reports for the whole job");
   ranks->allow_extra_args(false);
   verb->add_flag("--all-ranks", options->all_ranks, "All ranks")->excludes(ranks);
-  verb->add_option("--tail", options->tail, "Only the last N lines of each rank");
+  // In the API, 0 means all lines.
+  verb->add_option("--tail", options->tail, "Only the last N lines of each rank")->check(CLI::PositiveNumber);
   AddJson(*verb, &options->json, "One JSON object per line");
   AddReconnectFor(*verb, &options->reconnect);
   verb->footer("Examples:\n  trainctl logs k3x7q2ab -f\n  trainctl logs k3x7q2ab --rank 1 --tail 50");

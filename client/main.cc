@@ -76,6 +76,7 @@ int Main(int argc, char** argv) {
   AddVersion(app, globals, &chosen);
   AddHelp(app, globals, &chosen);
   AddCompletion(app, globals, &chosen);
+  ReadNumbersAsDecimal(app);
   try {
     std::vector<std::string> arguments = WithoutLaunchSeparator(app, {argv + std::min(argc, 1), argv + argc});
     std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 expects them

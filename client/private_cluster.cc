@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<PrivateCluster>> PrivateCluster::Start(const Priv
   if (chmod(options.folder.c_str(), 0700) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot set the mode of ", options.folder, " to 0700"));
   }
+  cluster->others_ = Children();
   RETURN_IF_ERROR(AdoptOrphans());
   int lifeline[2];
   if (pipe2(lifeline, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot create the lifeline pipe");
@@ -214,11 +215,11 @@ absl::Status PrivateCluster::Stop() {
   stopped_ = true;
   StopWatching();
   CloseLifeline();
-  if (WaitForDescendants(kStopWait)) return absl::OkStatus();
+  if (WaitForDescendants(kStopWait, others_)) return absl::OkStatus();
   // Each round may adopt new orphans, which are killed in the next.
   for (int round = 0; round < 10; ++round) {
-    KillChildren();
-    if (WaitForDescendants(kKillWait / 10)) {
+    KillChildren(others_);
+    if (WaitForDescendants(kKillWait / 10, others_)) {
       return absl::InternalError(absl::StrCat("daemons or trainers did not stop within ",
                                               absl::FormatDuration(kStopWait), " and were killed; their logs are in ",
                                               options_.folder));

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -94,6 +95,9 @@ class PrivateCluster {
   std::atomic<int> lifeline_write_{-1};  // closed by the first thread that exchanges it for -1
   pid_t coordinator_ = 0, worker_ = 0;
   int coordinator_fd_ = -1, worker_fd_ = -1;  // pidfds
+  // The children that this process had before, for example those of a shell script that has replaced itself by trainctl
+  // (exec). Stop leaves them alone.
+  std::set<pid_t> others_;
   bool stopped_ = false;
   std::unique_ptr<PollThread> watcher_;  // uses the fields above, so it is destroyed first
 };

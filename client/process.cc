@@ -26,22 +26,10 @@ extern char** environ;
 namespace trainyard::client {
 namespace {
 
-std::vector<pid_t> Children() {
-  std::vector<pid_t> children;
-  // A child belongs to the thread that started it, an adopted child to the main thread.
-  DIR* threads = opendir("/proc/self/task");
-  if (threads == nullptr) return children;
-  absl::Cleanup close_threads = [threads] { closedir(threads); };
-  while (dirent* entry = readdir(threads)) {
-    if (entry->d_name[0] == '.') continue;
-    auto list = ReadFile(absl::StrCat("/proc/self/task/", entry->d_name, "/children"));
-    if (!list.ok()) continue;
-    for (absl::string_view word : absl::StrSplit(*list, ' ', absl::SkipWhitespace())) {
-      int pid = 0;
-      if (absl::SimpleAtoi(word, &pid)) children.push_back(pid);
-    }
-  }
-  return children;
+// Whether all children are among `others`. REQUIRES: there is a child. So an empty list could not be read.
+bool OnlyOthersRemain(const std::set<pid_t>& others) {
+  const std::set<pid_t> children = Children();
+  return !children.empty() && std::includes(others.begin(), others.end(), children.begin(), children.end());
 }
 
 }  // namespace
@@ -93,7 +81,25 @@ absl::Status AdoptOrphans() {
   return absl::OkStatus();
 }
 
-bool WaitForDescendants(absl::Duration wait) {
+std::set<pid_t> Children() {
+  std::set<pid_t> children;
+  // A child belongs to the thread that started it, an adopted child to the main thread.
+  DIR* threads = opendir("/proc/self/task");
+  if (threads == nullptr) return children;
+  absl::Cleanup close_threads = [threads] { closedir(threads); };
+  while (dirent* entry = readdir(threads)) {
+    if (entry->d_name[0] == '.') continue;
+    auto list = ReadFile(absl::StrCat("/proc/self/task/", entry->d_name, "/children"));
+    if (!list.ok()) continue;
+    for (absl::string_view word : absl::StrSplit(*list, ' ', absl::SkipWhitespace())) {
+      int pid = 0;
+      if (absl::SimpleAtoi(word, &pid)) children.insert(pid);
+    }
+  }
+  return children;
+}
+
+bool WaitForDescendants(absl::Duration wait, const std::set<pid_t>& others) {
   const absl::Time deadline = absl::Now() + wait;
   sigset_t child;
   sigemptyset(&child);
@@ -102,6 +108,7 @@ bool WaitForDescendants(absl::Duration wait) {
     pid_t pid = waitpid(-1, nullptr, WNOHANG);
     if (pid < 0 && errno == ECHILD) return true;
     if (pid != 0) continue;
+    if (!others.empty() && OnlyOthersRemain(others)) return true;
     absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
     // One signal may stand for several children, so all children that have ended are reaped after each signal.
@@ -110,8 +117,10 @@ bool WaitForDescendants(absl::Duration wait) {
   }
 }
 
-void KillChildren() {
-  for (pid_t pid : Children()) kill(pid, SIGKILL);
+void KillChildren(const std::set<pid_t>& others) {
+  for (pid_t pid : Children()) {
+    if (others.count(pid) == 0) kill(pid, SIGKILL);
+  }
 }
 
 absl::Status BecomeTrainer(const std::vector<std::string>& arguments) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,12 +29,15 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 // From now on, orphaned descendants become children of this process, so that WaitForDescendants can see them end.
 absl::Status AdoptOrphans();
 
-// Waits until this process has no children, and reaps them all. Returns false if some still run after `wait`. REQUIRES:
-// AdoptOrphans was called, and SIGCHLD is blocked (BlockSignals).
-bool WaitForDescendants(absl::Duration wait);
+// The children of this process that have not been reaped. Empty if the kernel does not list them.
+std::set<pid_t> Children();
 
-// Sends SIGKILL to every child.
-void KillChildren();
+// Waits until this process has no children except `others`, and reaps those that end. Returns false if some still run
+// after `wait`. REQUIRES: AdoptOrphans was called, and SIGCHLD is blocked (BlockSignals).
+bool WaitForDescendants(absl::Duration wait, const std::set<pid_t>& others);
+
+// Sends SIGKILL to every child except `others`.
+void KillChildren(const std::set<pid_t>& others);
 
 // Replaces this process by trainyard-trainer, which has the code of the ranks, and returns only if that fails. Possible
 // errors: FailedPrecondition: trainyard-trainer is not in the folder of this program, for example because only trainctl

@@ -38,12 +38,15 @@ namespace {
 constexpr absl::Duration kOutputWait = absl::Seconds(30);
 // If the private daemon needs longer than this to attach, the job is submitted and reports the problem.
 constexpr absl::Duration kHostWait = absl::Seconds(5);
+constexpr char kInterruptedEarly[] = "interrupted before the job was submitted";
 
-// The folder of the private daemons of a command, which has no run folder.
+// The folder of the private daemons of a command, which has no run folder. Its path is absolute, as the daemons need
+// it, even if TMPDIR is not.
 absl::StatusOr<std::string> MakeTemporaryFolder() {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-  std::string path = JoinPath(error ? "/tmp" : parent.string(), "trainyard-launch-XXXXXX");
+  std::string path =
+      JoinPath(error ? "/tmp" : AbsolutePath(parent.string(), WorkingDirectory()), "trainyard-launch-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot create the folder ", path));
   return path;
 }
@@ -101,9 +104,12 @@ class JobRunner {
       AwaitHost(interrupts);
       RETURN_IF_ERROR(CheckGpus(loaded.spec));
     } else {
+      // This wait may be long (--reconnect-for).
+      interrupts.OnFirst([this] { EndBeforeSubmission(); });
       ASSIGN_OR_RETURN(connection_, Connection::Open(globals_.target(), options_.reconnect.connect_wait()));
+      interrupts.OnFirst(nullptr);
     }
-    if (interrupts.interrupted()) return absl::CancelledError("interrupted before the job was submitted");
+    if (interrupts.interrupted()) return absl::CancelledError(kInterruptedEarly);
     ASSIGN_OR_RETURN(const int exit_code, Follow(request, interrupts));
     StopCluster();
     return exit_code;
@@ -335,6 +341,18 @@ class JobRunner {
 
   // Whether the job may continue after this process has ended. Thread-safe.
   bool JobMayContinue() const { return killable_.load() == nullptr && job_may_run_.load(); }
+
+  // Ends this process, whose main thread waits for the coordinator. There is no job yet that could be cancelled. Runs
+  // on the thread of `Interrupts`.
+  void EndBeforeSubmission() const {
+    if (options_.json) {
+      PrintJson(ErrorLine(absl::CancelledError(kInterruptedEarly), kClientCancelled));
+      PrintJson(DoneWithoutJobLine("", kInterruptedEarly, kClientCancelled));
+      FlushOutput();
+    }
+    Say(kInterruptedEarly);
+    _exit(kClientCancelled);
+  }
 
   // Runs on the thread of `Interrupts`, whatever the main thread is doing.
   void KillImmediately() {

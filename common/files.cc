@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -50,14 +51,19 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
 
 namespace {
 
-// Closes `fd`.
-absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t max_bytes) {
+// Closes `fd`. `waits`: another program may have made `fd` non-blocking.
+absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t max_bytes, bool waits = false) {
   absl::Cleanup close_fd = [fd] { close(fd); };
   std::string data;
   char buffer[1 << 16];
   while (true) {
     ssize_t n = read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN && waits) {
+      pollfd readable = {.fd = fd, .events = POLLIN, .revents = 0};
+      poll(&readable, 1, -1);
+      continue;
+    }
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path));
     if (n == 0) return data;
     if (data.size() + static_cast<size_t>(n) > max_bytes) {
@@ -79,6 +85,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
   return ReadToEnd(fd, path, max_bytes);
+}
+
+absl::StatusOr<std::string> ReadStandardInput(uint64_t max_bytes) {
+  const int fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return ErrnoStatus(errno, "cannot read standard input");
+  return ReadToEnd(fd, "standard input", max_bytes, /*waits=*/true);
 }
 
 absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t mode) {

@@ -42,8 +42,8 @@ void ReadYaml(const YamlSource& source, google::protobuf::Message* out, Problems
               Positions* positions = nullptr);
 
 // Sets the field at a dotted path ("train.steps") from a YAML value, as `--set` does. A scalar or list replaces the
-// field, `auto` clears it, and a map replaces only the keys that it contains. `source.text` is the value; problems name
-// `source.file_name`.
+// field, `auto` clears it, and a map replaces only the keys that it contains; no value (null) is a problem.
+// `source.text` is the value; problems name `source.file_name`.
 void SetYamlKey(absl::string_view path, const YamlSource& source, google::protobuf::Message* out, Problems* problems,
                 Positions* positions = nullptr);
 

@@ -85,6 +85,7 @@ struct ResumeJob {
 struct SetPriority {
   CallId call;
   v1::SetPriorityRequest request;
+  std::string by = {};
 };
 
 struct GetQueue {

@@ -10,7 +10,8 @@
 namespace trainyard {
 namespace {
 
-absl::Status Set(Turn& turn, Job& job, const v1::SetPriorityRequest& request) {
+absl::Status Set(Turn& turn, Job& job, const SetPriority& event) {
+  const v1::SetPriorityRequest& request = event.request;
   if (IsFinal(job.state())) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), ": its priority no longer matters"));
@@ -22,15 +23,16 @@ absl::Status Set(Turn& turn, Job& job, const v1::SetPriorityRequest& request) {
   job.head().set_priority(request.priority());
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo,
               WithReason(absl::StrCat("priority changed from ", before, " to ", request.priority()), request.reason()));
+  absl::Status recorded = Recorded(turn, job, "set-priority", event.by, absl::OkStatus());
   turn.Save(job);
   turn.ScheduleAll();
-  return absl::OkStatus();
+  return recorded;
 }
 
 }  // namespace
 
 void Run(Turn& turn, SetPriority& event) {
-  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Set(turn, job, event.request); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) { return Set(turn, job, event); });
 }
 
 }  // namespace trainyard

@@ -156,7 +156,7 @@ def test_ctrl_c_sends_sigterm_to_all_processes_and_then_kills(cluster):
 
 
 def test_ctrl_c_works_while_the_output_is_stalled(cluster):
-    """As in a pager: nothing reads standard output any more."""
+    """As in a pager: nothing reads standard output any more. Also, the path in TMPDIR is relative."""
     asked = cluster.folder / "asked"
     temporary = cluster.folder / "tmp"
     temporary.mkdir()
@@ -166,7 +166,7 @@ def test_ctrl_c_works_while_the_output_is_stalled(cluster):
         launch = subprocess.Popen(
             [harness.BIN / "trainctl", "launch", "--no-python", "sh", "-c",
              f'trap "touch {asked}; exit 0" TERM; while true; do echo {"x" * 200}; sleep 0.01; done'],
-            stdout=writing, stderr=stderr, cwd=cluster.folder, env={**os.environ, "TMPDIR": str(temporary)})
+            stdout=writing, stderr=stderr, cwd=cluster.folder, env={**os.environ, "TMPDIR": temporary.name})
     os.close(writing)
     try:
         harness.wait_until(lambda: unread_bytes(reading) > 3800, "the pipe is full")

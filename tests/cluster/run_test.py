@@ -106,6 +106,23 @@ def test_a_second_ctrl_c_says_that_a_job_on_a_cluster_may_continue(one_host):
     assert f"To cancel it: trainctl --coordinator {address} cancel " in run.output()
 
 
+def blocks_signal(pid, number):
+    (blocked,) = [line.split()[1] for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+                  if line.startswith("SigBlk:")]
+    return int(blocked, 16) >> (number - 1) & 1 == 1
+
+
+def test_one_signal_ends_a_run_that_waits_for_its_coordinator(cluster):
+    run = cluster.start_trainctl("--coordinator", "127.0.0.1:1", "run", cluster.write_job(), "--json",
+                                 "--reconnect-for", "1h")
+    harness.wait_until(lambda: blocks_signal(run.popen.pid, signal.SIGTERM), "trainctl handles signals itself")
+
+    run.signal(signal.SIGTERM)
+
+    assert run.wait(8) == 130
+    assert "interrupted before the job was submitted" in run.output() and '"event":"done"' in run.output()
+
+
 def test_no_process_is_left_after_kill_9_of_trainctl(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)

@@ -1,14 +1,16 @@
 """Addresses, tokens, errors, the order of events, and tables."""
 
 import asyncio
+import concurrent.futures
 import os
 import socket
+import threading
 
 import grpc
 import pytest
 
 import trainyard
-from trainyard import _dial, _events, aio, errors, job, schema
+from trainyard import _calls, _dial, _events, aio, errors, job, schema
 
 
 @pytest.fixture
@@ -37,6 +39,17 @@ def test_the_token_of_this_users_coordinator_is_found(listener):
 
     assert _dial.Target(address).token() == "a" * 52
     assert _dial.Target(address.replace("127.0.0.1", "localhost")).token() == "a" * 52
+
+
+def test_a_user_without_an_account_and_a_home_has_no_token(listener, monkeypatch):
+    def fail(_):
+        raise KeyError("uid not found")
+
+    for variable in ("XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(_dial.pwd, "getpwuid", fail)
+
+    assert _dial.Target(listener[0]).token() is None
 
 
 def test_no_token_is_sent_to_a_program_of_another_user(listener, monkeypatch):
@@ -158,6 +171,90 @@ def test_an_unanswered_submit_names_the_job_that_may_run(monkeypatch):
         client.get("order00000017")
 
 
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """The address of a server whose calls of Logs fail, and the event for which its streams of Watch wait before they
+    end."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    release = threading.Event()
+
+    def watch(*_):
+        yield schema.Event(sequence=1, notice=schema.Notice(text="a"))
+        release.wait(10)
+        yield schema.Event(sequence=2, state=schema.StateChange(state=schema.STATES.index("SUCCEEDED")))
+
+    def logs(_, context):
+        context.abort(grpc.StatusCode.UNAVAILABLE, "host w1 is not connected")
+        yield  # makes this a stream
+
+    handlers = {}
+    for name, answer in (("Watch", watch), ("Logs", logs)):
+        _, request, response = _calls.method_of(name)
+        handlers[name] = grpc.unary_stream_rpc_method_handler(answer, request.FromString, response.SerializeToString)
+    serving = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+    serving.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(schema.SERVICE.full_name, handlers),))
+    port = serving.add_insecure_port("127.0.0.1:0")
+    serving.start()
+    yield f"127.0.0.1:{port}", release
+    release.set()
+    serving.stop(None).wait()
+
+
+def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client(server):
+    address, release = server
+    with trainyard.Client(address, reconnect_s=0) as client:
+        events = client.watch("abcdefgh")
+        assert next(events).sequence == 1
+
+        with pytest.raises(errors.UnavailableError, match="w1 is not connected"):
+            list(client.logs("abcdefgh"))
+
+        release.set()
+        assert [event.sequence for event in events] == [2]
+
+
+def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client_with_asyncio(server):
+    address, release = server
+
+    async def fail_while_watching():
+        async with aio.AsyncClient(address, reconnect_s=0) as client:
+            events = client.watch("abcdefgh")
+            assert (await events.__anext__()).sequence == 1
+
+            with pytest.raises(errors.UnavailableError, match="w1 is not connected"):
+                [line async for line in client.logs("abcdefgh")]
+
+            release.set()
+            return [event.sequence async for event in events]
+
+    assert asyncio.run(fail_while_watching()) == [2]
+
+
+def test_a_watch_may_end_when_nothing_arrives_any_more(monkeypatch):
+    answers = [[], [event(2, notice=schema.Notice(text="b"))], [event(1, notice=schema.Notice(text="a"))]]
+    later_answers = list(answers)
+
+    def stream(name, fields, timeout):
+        yield from answers.pop()
+        raise errors.DeadlineExceededError(f"{name} has ended after {timeout} s")
+
+    async def stream_later(name, fields, timeout):
+        for one in later_answers.pop():
+            yield one
+        raise errors.DeadlineExceededError(f"{name} has ended after {timeout} s")
+
+    async def watch(client):
+        return [one.sequence async for one in client.watch("abcdefgh", pause_s=15)]
+
+    client, later = trainyard.Client("127.0.0.1:1"), aio.AsyncClient("127.0.0.1:1")
+    monkeypatch.setattr(client, "_stream", stream)
+    monkeypatch.setattr(later, "_stream", stream_later)
+
+    assert [one.sequence for one in client.watch("abcdefgh", pause_s=15)] == [1, 2]
+    assert asyncio.run(watch(later)) == [1, 2]
+
+
 def test_a_forked_process_cannot_use_the_client(monkeypatch):
     client = trainyard.Client("127.0.0.1:1")
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -242,7 +339,7 @@ class Stored:
     def get(self, job_id):
         return schema.Job(job_id=job_id, last_step=self._last_step, spec=schema.JobSpec(name="a$b$"))
 
-    def watch(self, job_id):
+    def watch(self, job_id, pause_s):
         yield from self._events
         raise AssertionError("read beyond the last step, where a running job would wait")
 
@@ -252,3 +349,13 @@ def test_the_steps_of_a_running_job_are_returned_without_waiting_for_its_end():
 
     assert [(row.step, row.loss) for row in job.Job(Stored(events, 2), "abcdefgh").steps()] == [(1, 1.0), (2, 0.5)]
     assert job.Job(Stored([], 0), "abcdefgh").steps() == []
+
+
+def test_steps_that_the_coordinator_no_longer_has_are_missed_with_a_warning():
+    class Paused(Stored):
+        def watch(self, job_id, pause_s):
+            yield from self._events
+
+    events = [event(1, step=schema.StepReport(step=1, loss=0.5))]
+    with pytest.warns(UserWarning, match="no report of the steps 2 to 7"):
+        assert len(job.Job(Paused(events, 7), "abcdefgh").steps()) == 1

@@ -2,9 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/command_line_errors.h"
+#include "client/commands.h"
 #include "client/completion.h"
 #include "client/find_job.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard::client {
 namespace {
@@ -44,6 +49,47 @@ TEST(FindJob, MayBeJob_IsFalseForPaths) {
   EXPECT_TRUE(MayBeJob("k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("runs/k3x7q2ab"));
   EXPECT_FALSE(MayBeJob("."));
+}
+
+TEST(Logs, ATailOfNoLines_IsRefused) {
+  CLI::App app("", "trainctl");
+  Globals globals;
+  Chosen chosen;
+  AddLogs(app, globals, &chosen);
+
+  EXPECT_THROW(app.parse("logs k3x7q2ab --tail 0"), CLI::ValidationError);
+  EXPECT_NO_THROW(app.parse("logs k3x7q2ab --tail 1"));
+}
+
+TEST(Numbers, WithLeadingZeros_AreDecimal) {
+  CLI::App app("", "trainctl");
+  uint32_t number = 0;
+  app.add_subcommand("show")->add_option("--number", number);
+  ReadNumbersAsDecimal(app);
+
+  app.parse("show --number 010");
+  EXPECT_EQ(number, 10u);
+  app.parse("show --number 00");
+  EXPECT_EQ(number, 0u);
+  EXPECT_THROW(app.parse("show --number 0x10"), CLI::ConversionError);
+}
+
+TEST(Checkpoint, StepMayBeWrittenAsInTheNameOfItsFolder) {
+  const TemporaryFolder run;
+  for (const char* verb : {"show RUN --step 00000100", "verify RUN --step 00000100", "export RUN OUT --step 00000100",
+                           "reshard RUN 00000100 --ranks 2 --out OUT"}) {
+    CLI::App app("", "trainctl");
+    Globals globals;
+    Chosen chosen;
+    AddCheckpoint(app, globals, &chosen);
+    app.parse(absl::StrCat("checkpoint ", absl::StrReplaceAll(verb, {{"RUN", run.path()}, {"OUT", run / "out"}})));
+
+    testing::internal::CaptureStderr();
+    EXPECT_NE(chosen(), 0);
+    const std::string said = testing::internal::GetCapturedStderr();
+
+    EXPECT_TRUE(absl::StrContains(said, "step 100 ") || absl::StrContains(said, "step-00000100")) << said;
+  }
 }
 
 class CommandLine : public testing::Test {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -183,29 +182,28 @@ TEST(LaunchOutput, HasAFileForEachAttemptRankAndStream) {
   EXPECT_EQ(OutputFile("/logs", "k3x7q2ab", line), "/logs/k3x7q2ab/attempt_1/3/stderr.log");
 }
 
-TEST(LaunchOutput, AFileThatTheDiskRefuses_IsReportedOnce) {
-  const TemporaryFolder logs;
-  const std::string folder = logs / "k3x7q2ab/attempt_0/0";
-  std::filesystem::create_directories(folder);
-  std::filesystem::create_symlink("/dev/full", absl::StrCat(folder, "/stdout.log"));
+TEST(LaunchOutput, ThatCannotBeStored_BecauseTheDiskIsFull_IsReportedOnce) {
+  const TemporaryFolder folder;
   LaunchPlan plan;
-  plan.log_dir = logs.path();
-  plan.redirects = *StreamChoice::Parse("3");
-  const std::unique_ptr<Progress> progress = NewLaunchProgress(plan);
-  v1::Job job;
-  job.set_job_id("k3x7q2ab");
-  progress->Start(job, {});
+  plan.log_dir = folder.path();
+  plan.redirects = *StreamChoice::Parse("3");  // the lines are not shown
   v1::LogLine line;
   line.set_generation(1);
-  line.set_text("step 1");
+  line.set_text("hello");
+  const std::filesystem::path path = OutputFile(plan.log_dir, "k3x7q2ab", line);
+  std::filesystem::create_directories(path.parent_path());
+  std::filesystem::create_symlink("/dev/full", path);
+  v1::Job job;
+  job.set_job_id("k3x7q2ab");
+  const std::unique_ptr<Progress> progress = NewLaunchProgress(plan);
+  progress->Start(job, {});
 
   testing::internal::CaptureStderr();
   progress->Output(line);
   progress->Output(line);
+  const std::string said = testing::internal::GetCapturedStderr();
 
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            absl::StrCat("trainctl: --log-dir: ", folder,
-                         "/stdout.log cannot be written (is the disk full?); the files there are incomplete\n"));
+  EXPECT_EQ(said, "trainctl: --log-dir: " + path.string() + " cannot be written, so output is missing there\n");
 }
 
 TEST(LaunchFlags, ASeparatorBeforeTheScript_IsDropped_AndThoseOfTheScriptStay) {

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -81,6 +82,23 @@ TEST(Paths, AbsolutePath_DoesNotReadTheFileSystem) {
   EXPECT_EQ(AbsolutePath(".", "/w"), "/w");
   EXPECT_EQ(AbsolutePath("../..", "/w"), "/");
   EXPECT_EQ(JoinPath("/a/", "b"), "/a/b");
+}
+
+TEST(StandardInput, MayBeASocket) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  const int before = dup(STDIN_FILENO);
+  ASSERT_GE(dup2(ends[0], STDIN_FILENO), 0);
+  ASSERT_EQ(write(ends[1], "name: tiny\n", 11), 11);
+  close(ends[1]);
+
+  const auto text = ReadStandardInput(100);
+
+  dup2(before, STDIN_FILENO);
+  close(before);
+  close(ends[0]);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(*text, "name: tiny\n");
 }
 
 }  // namespace

@@ -181,9 +181,9 @@ class Harness {
     Handle(std::move(event));
     return replies[call];
   }
-  Reply SetPriority(const std::string& job_id, uint32_t priority) {
+  Reply SetPriority(const std::string& job_id, uint32_t priority, const std::string& by = "") {
     CallId call(++calls_);
-    trainyard::SetPriority event{call, {}};
+    trainyard::SetPriority event{call, {}, by};
     event.request.set_job_id(job_id);
     event.request.set_priority(priority);
     Handle(std::move(event));

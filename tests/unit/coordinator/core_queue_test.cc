@@ -250,11 +250,13 @@ TEST(CoreQueue, HigherPriority_StartsFirst_AndSetPriorityChangesTheOrder) {
   EXPECT_EQ(queue.jobs(1).position(), 2u);
   EXPECT_EQ(queue.jobs(0).cause(), "slots");
 
-  ASSERT_TRUE(one.harness.SetPriority(kLow2, 95).status.ok());
+  ASSERT_TRUE(one.harness.SetPriority(kLow2, 95, "the operator at 127.0.0.1:5012").status.ok());
   ASSERT_TRUE(one.harness.SetPriority(kLow2, 95).status.ok()) << "the same priority again is no error";
 
   EXPECT_EQ(one.harness.Queue().jobs(0).job_id(), kLow2);
   EXPECT_THAT(one.harness.Decisions(kLow2), Contains("operator: priority changed from 20 to 95"));
+  EXPECT_THAT(one.harness.Decisions(kLow2),
+              Contains("operator: set-priority requested by the operator at 127.0.0.1:5012"));
   one.harness.Restart();
   one.host.Attach();
   EXPECT_EQ(one.Get(kLow2).priority(), 95u);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tests/unit/spec/sample_job.h"
@@ -63,6 +64,13 @@ TEST(Overrides, OfAMap_SetTheKeysTheyName) {
 
   EXPECT_EQ(read.spec.train().batch().global_size(), 16u);
   EXPECT_EQ(read.spec.train().batch().micro(), 2u);
+}
+
+TEST(Overrides, OfAMap_WithoutAValue_AreRefused) {
+  for (const char* value : {"", "null", "~"}) {
+    const std::string errors = Read(kGoodJob, {absl::StrCat("train.batch=", value)}).Errors();
+    EXPECT_TRUE(absl::StrContains(errors, "train.batch: has no value; expected a map with the keys")) << errors;
+  }
 }
 
 TEST(Overrides, OfAList_ReplaceTheWholeList) {

@@ -18,6 +18,8 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_receive_message_length", 64 << 20),
+    # A new channel makes a new connection, even if calls still use that of an older channel.
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 CALL_TIMEOUT_S = 30.0
 RETRY_WAIT_MAX_S = 2.0
@@ -48,12 +50,12 @@ def unary(channel, name):
                                response_deserializer=response.FromString), request
 
 
-def stream(channel, name, fields, metadata):
-    """Begins a call whose answer is a stream of messages."""
+def stream(channel, name, fields, metadata, timeout=None):
+    """Begins a call whose answer is a stream of messages, which ends with an error after `timeout` seconds."""
     path, request, response = method_of(name)
     begin = channel.unary_stream(path, request_serializer=request.SerializeToString,
                                  response_deserializer=response.FromString)
-    return begin(request(**fields), metadata=metadata)
+    return begin(request(**fields), timeout=timeout, metadata=metadata)
 
 
 def retry_wait_s(wait_s, error):

@@ -122,11 +122,17 @@ def _is_loopback(host):
 
 
 def token_folder():
+    """The folder with the tokens of this user's coordinators; None: the user has no home, as in a container that runs
+    under the number of a user without an account."""
     for variable, rest in (("XDG_STATE_HOME", ""), ("HOME", ".local/state")):
         value = os.environ.get(variable, "")
         if value.startswith("/") and (not rest or os.path.isdir(value)) and not _is_of_another(value):
             return pathlib.Path(value, rest, "trainyard", "tokens")
-    return pathlib.Path(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state/trainyard/tokens")
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return None
+    return pathlib.Path(home, ".local/state/trainyard/tokens")
 
 
 def _is_of_another(folder):
@@ -137,11 +143,13 @@ def _is_of_another(folder):
 
 
 def _own_token(host, port):
+    folder = token_folder()
+    if folder is None:
+        return None
     network = os.stat("/proc/self/ns/net").st_ino
     name = f"{os.uname().nodename}-{network}-{host.replace(':', '-')}-{port}".replace("/", "_")
-    path = token_folder() / name
     try:
-        return _read(path, own=True)[0]
+        return _read(folder / name, own=True)[0]
     except errors.NotFoundError:
         return None
 

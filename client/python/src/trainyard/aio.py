@@ -28,24 +28,25 @@ class AsyncClient(_calls.Calls):
             self._channel = grpc.aio.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
         return self._channel
 
-    async def _convert(self, error, metadata):
+    def _convert(self, error, metadata, channel):
         converted = errors.from_rpc(error, self.address)
-        if converted.code in _calls.UNANSWERED:
-            await self.close()  # otherwise gRPC would reconnect to any process that listens there by then
+        if converted.code in _calls.UNANSWERED and self._channel is channel:
+            # As in Client._forget. Each call keeps a reference to its channel, which closes itself with the last one.
+            self._channel = None
         elif self._is_new_token(converted, metadata):
             converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
         return converted
 
     async def _call_once(self, name, fields):
-        metadata = self._metadata()
-        call, request = _calls.unary(self._open(), name)
+        metadata, channel = self._metadata(), self._open()
+        call, request = _calls.unary(channel, name)
         try:
             made = call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
             answer = await made
             self._check_server(await made.initial_metadata())
             return answer
         except grpc.RpcError as error:
-            raise await self._convert(error, metadata) from None
+            raise self._convert(error, metadata, channel) from None
 
     async def _unary(self, name, fields, retry=False):
         retries = _events.Retry(self._reconnect_s if retry else 0.0)
@@ -80,28 +81,30 @@ class AsyncClient(_calls.Calls):
         """Client.iter_events as an asynchronous iterator."""
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
-    async def _stream(self, name, fields):
-        metadata = self._metadata()
-        call = _calls.stream(self._open(), name, fields, metadata)
+    async def _stream(self, name, fields, timeout=None):
+        metadata, channel = self._metadata(), self._open()
+        call = _calls.stream(channel, name, fields, metadata, timeout)
         try:
             async for message in call:
                 yield message
         except grpc.RpcError as error:
-            raise await self._convert(error, metadata) from None
+            raise self._convert(error, metadata, channel) from None
         finally:
             call.cancel()
 
-    async def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
+    async def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0, pause_s=None):
         """As Client.watch. Close the iterator (`aclose`) to end the call early."""
         seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
         retries = _events.Retry(self._reconnect_s)
         while True:
-            stream = self._stream("Watch", _calls.watch_fields(job_id, seen))
+            received = False
+            stream = self._stream("Watch", _calls.watch_fields(job_id, seen), timeout=pause_s)
             try:
                 async for event in stream:
                     retries.answered()
                     if not seen.is_new(event):
                         continue
+                    received = True
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
@@ -112,6 +115,10 @@ class AsyncClient(_calls.Calls):
                 seen.start_over(error)
                 wait_s = retries.next_wait()
             except (errors.UnavailableError, errors.DeadlineExceededError) as error:
+                if pause_s is not None and isinstance(error, errors.DeadlineExceededError):
+                    if received:
+                        continue
+                    return
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise

@@ -40,24 +40,31 @@ class Client(_calls.Calls):
                 self._channel = grpc.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
             return self._channel
 
-    def _convert(self, error, metadata):
+    def _forget(self, channel):
+        """Lets the next call make another channel: this one would reconnect to any process that listens there by then.
+        It is not closed, because that would cancel the calls of other threads; it ends with the last of them."""
+        with self._lock:
+            if self._channel is channel:
+                self._channel = None
+
+    def _convert(self, error, metadata, channel):
         """The error to raise; UnavailableError or DeadlineExceededError if the call can be repeated."""
         converted = errors.from_rpc(error, self.address)
         if converted.code in _calls.UNANSWERED:
-            self.close()  # otherwise gRPC would reconnect to any process that listens there by then
+            self._forget(channel)
         elif self._is_new_token(converted, metadata):
             converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
         return converted
 
     def _call_once(self, name, fields):
-        metadata = self._metadata()
-        call, request = _calls.unary(self._open(), name)
+        metadata, channel = self._metadata(), self._open()
+        call, request = _calls.unary(channel, name)
         try:
             response, done = call.with_call(request(**fields), timeout=_calls.CALL_TIMEOUT_S, metadata=metadata)
             self._check_server(done.initial_metadata())
             return response
         except grpc.RpcError as error:
-            raise self._convert(error, metadata) from None
+            raise self._convert(error, metadata, channel) from None
 
     def _unary(self, name, fields, retry=False):
         retries = _events.Retry(self._reconnect_s if retry else 0.0)
@@ -91,30 +98,32 @@ class Client(_calls.Calls):
         """The newest `limit` (0: 1000) durable events of a job, or of the cluster, oldest first."""
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
-    def _stream(self, name, fields):
-        metadata = self._metadata()
-        call = _calls.stream(self._open(), name, fields, metadata)
+    def _stream(self, name, fields, timeout=None):
+        metadata, channel = self._metadata(), self._open()
+        call = _calls.stream(channel, name, fields, metadata, timeout)
         try:
             yield from call
         except grpc.RpcError as error:
-            raise self._convert(error, metadata) from None
+            raise self._convert(error, metadata, channel) from None
         finally:
             call.cancel()
 
-    def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0):
+    def watch(self, job_id, after_sequence=0, after_step=0, after_eval_step=0, pause_s=None):
         """Yields the events of a job, each once and in order, until the job has ended; connects again after a lost
         connection. To continue from the result of `get`, pass its resource_version, last_step and last_eval_step.
-        Raises UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
+        With `pause_s`, also ends when nothing has arrived for so long, for example because the job is paused. Raises
+        UnavailableError if no coordinator has answered for `reconnect_s` seconds, and OutOfRangeError if
         `after_sequence` has expired or is not known."""
         seen = _events.EventFilter(after_sequence, after_step, after_eval_step)
         retries = _events.Retry(self._reconnect_s)
         while True:
-            wait_s = None
+            wait_s, received = None, False
             try:
-                for event in self._stream("Watch", _calls.watch_fields(job_id, seen)):
+                for event in self._stream("Watch", _calls.watch_fields(job_id, seen), timeout=pause_s):
                     retries.answered()
                     if not seen.is_new(event):
                         continue
+                    received = True
                     yield event
                     if schema.state_name(event.state.state) in schema.FINAL_STATES:
                         return
@@ -126,6 +135,10 @@ class Client(_calls.Calls):
                 seen.start_over(error)
                 wait_s = retries.next_wait()
             except (errors.UnavailableError, errors.DeadlineExceededError) as error:
+                if pause_s is not None and isinstance(error, errors.DeadlineExceededError):
+                    if received:
+                        continue
+                    return
                 wait_s = retries.failed()
                 if wait_s is None:
                     raise

@@ -3,10 +3,12 @@ come from other users."""
 
 import collections
 import html
+import warnings
 
 from trainyard import errors, schema
 
 Step = collections.namedtuple("Step", ("step", "loss", "tokens", "step_s", "lr", "grad_norm"))
+_PAUSE_S = 15.0  # past events arrive without a pause
 _HEADINGS = ("id", "name", "state", "step", "loss", "ranks", "reason")
 
 
@@ -88,12 +90,13 @@ class Job:
         return self._client.save(self.id, **options)
 
     def steps(self):
-        """The steps that were made so far, as a list of Step. The loss is None if a script reported none."""
+        """The steps that were made so far, as a list of Step. The loss is None if a script reported none. Warns if the
+        coordinator no longer has the newest ones, for example because it was restarted while the job was paused."""
         job = self.refresh()
         rows = []
         if not job.last_step:
             return rows
-        stream = self._client.watch(self.id)
+        stream = self._client.watch(self.id, pause_s=_PAUSE_S)
         for event in stream:
             if event.WhichOneof("kind") != "step":
                 continue
@@ -102,6 +105,9 @@ class Job:
             if event.step.step >= job.last_step:
                 break
         stream.close()
+        newest = rows[-1].step if rows else 0
+        if newest < job.last_step:
+            warnings.warn(f"the coordinator has no report of the steps {newest + 1} to {job.last_step}", stacklevel=2)
         return rows
 
     def plot(self, axes=None):
