@@ -44,6 +44,25 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpUnreachableHosts) {
   }
 }
 
+// Rank 1 has finished, but its host is lost together with the coordinator, before it could report its exit.
+TEST(CoreHosts, FailureAfterTheLastStep_IsDecided_AlsoIfAHostOfTheJobNeverAttachesToTheNextCoordinator) {
+  ServingHosts two;
+  v1::Fact fact;
+  fact.mutable_finished()->set_step(10);
+  two.second.ReportFact(Key(kJob, 1, 1), fact);
+  two.first.Disconnect();
+  two.second.Disconnect();
+  two.harness.Restart();
+  two.first.Attach();
+  two.first.FinishOnly(Key(kJob, 1, 0), 10, /*stopped=*/false, "No space left on device");
+  ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING) << "nothing is decided before w2 has attached or is lost";
+
+  two.harness.Advance(absl::Seconds(10));
+
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(two.harness.Get(kJob).reason(), HasSubstr("could not save step 10, the last one: No space left"));
+}
+
 TEST(CoreHosts, PauseWithoutNow_WaitsForAnUnreachableHost) {
   ServingHosts two;
   two.second.Disconnect();
