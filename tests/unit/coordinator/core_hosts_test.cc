@@ -63,6 +63,28 @@ TEST(CoreHosts, FailureAfterTheLastStep_IsDecided_AlsoIfAHostOfTheJobNeverAttach
   EXPECT_THAT(two.harness.Get(kJob).reason(), HasSubstr("could not save step 10, the last one: No space left"));
 }
 
+// A daemon whose disk was full has kept its newer facts in memory only, and was killed.
+TEST(CoreHosts, RestoreThatIsReportedAgain_FromAnOlderOutbox_RemovesNoLaterCheckpoint) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Save(Key(kJob, 1, 0), 2);
+  host.Kill(Key(kJob, 1, 0), 9);
+  host.Apply(false);
+  host.Restored(Key(kJob, 2, 0), 2, "hash-2-1");
+  BringToRunning(harness, host, kJob, 3);
+  host.Save(Key(kJob, 2, 0), 4);
+
+  host.Restored(Key(kJob, 2, 0), 2, "hash-2-1");
+
+  const v1::Job job = harness.Get(kJob);
+  ASSERT_EQ(job.checkpoints_size(), 2);
+  EXPECT_EQ(job.checkpoints(1).step(), 4u);
+  EXPECT_THAT(harness.Notices(kJob), ::testing::Not(Contains(HasSubstr("could not be used"))));
+}
+
 TEST(CoreHosts, PauseWithoutNow_WaitsForAnUnreachableHost) {
   ServingHosts two;
   two.second.Disconnect();
