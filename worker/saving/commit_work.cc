@@ -194,6 +194,9 @@ void CommitThread::State::Prune(uint64_t step) {
   absl::StatusOr<std::vector<uint64_t>> removed =
       PruneCheckpoints(deps.run_folder, step, deps.retention, {step}, deps.file_system);
   if (!removed.ok()) AddLine(absl::StrCat("old checkpoints could not be removed: ", removed.status().message()));
+  // Removing large checkpoints takes long. If a later generation has claimed the folder meanwhile, its partial folders
+  // are not ours to remove.
+  if (!deps.check_fence().ok()) return;
   // Removes partial folders of earlier generations, whose ranks may have written until they noticed the new fence.
   for (std::string& line : SweepPartials(deps.run_folder, deps.generation, deps.file_system)) AddLine(std::move(line));
 }
