@@ -459,11 +459,10 @@ absl::Status Trainer::CheckFence() const {
 // Checks that this generation may save into the run folder. All ranks call it in the same step, so all of them detect
 // that another job or a later generation has claimed the folder.
 absl::Status Trainer::CheckSaveFence() const {
-  if (rank_.folder != nullptr) {
-    RETURN_IF_ERROR(rank_.folder->CheckFence());
-    return rank_.folder->CheckFolderExists();
-  }
-  return CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation);
+  // Reads the fence also on rank 0, because a network file system may answer the `stat` of RunFolder::CheckFence from a
+  // cache for a minute. It looks at the file itself when the file is opened.
+  RETURN_IF_ERROR(CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation));
+  return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFolderExists();
 }
 
 // A step's record contains the memory only if it differs from the last report, which is rare.
