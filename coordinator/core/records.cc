@@ -197,6 +197,8 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   // trainers of a STOPPING job are ended.
   bool requested = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   job.current.stop = job_state == v1::JOB_STATE_STOPPING && formed && requested && !job.record.has_failure();
+  // A stop of this generation was undone. Its ranks may carry it out after all.
+  job.current.stop_overdue = job_state == v1::JOB_STATE_RUNNING && job.record.stop_requests() > 0;
   job.current.nothing_desired =
       job_state == v1::JOB_STATE_RECOVERING || (job_state == v1::JOB_STATE_STOPPING && !job.current.stop);
   for (const Rank& rank : job.ranks) {

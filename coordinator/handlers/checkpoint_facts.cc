@@ -265,7 +265,15 @@ void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   RecordCheckpoint(turn, job, info);
 }
 
+// Whether this generation has recorded a checkpoint. A group resumes before it saves.
+bool HasSaved(const v1::Job& head) {
+  return std::any_of(head.checkpoints().begin(), head.checkpoints().end(),
+                     [&](const v1::CheckpointInfo& info) { return info.generation() == head.generation(); });
+}
+
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  // The daemon sends the report again, because it has lost its newer outbox. The later checkpoints stay recorded.
+  if (HasSaved(job.head())) return;
   PublishMissingReports(turn, job, restored.step());
   job.record.set_restored_step(restored.step());
   // The steps up to the checkpoint count as made, even if another job made them and this job has no report of them.

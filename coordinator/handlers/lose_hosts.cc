@@ -139,6 +139,7 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
 // is lost if a host cannot report how its ranks ended.
 void CountAsEnded(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
   turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(reason, "; its ranks had made all steps"));
+  job.current.unconfirmed.erase(name);  // a failure that was postponed until the host attaches can be decided now
   if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
     LoseRanks(turn, job, host->second, reason);
   }

@@ -240,7 +240,15 @@ void ProcessTable::StartNow(const StartProcess& start) {
   if (status.ok()) status = Spawn(folder, &shim);
   if (status.ok()) return Follow({.id = id, .folder = folder, .shim_pid = shim, .since = absl::Now()});
   if (is_ours) WriteStartFailure(folder, status).IgnoreError();
-  ReportStartFailed(id, status, absl::IsResourceExhausted(status));
+  // If the folder exists, this rank has run here before. The coordinator does not know that, because its store was
+  // restored from an older copy, and it uses the number of the generation again. The next number may be free.
+  const bool was_started_before = absl::IsAlreadyExists(status);
+  if (was_started_before) {
+    status = absl::AlreadyExistsError(absl::StrCat(status.message(), " (this rank of this generation has run here ",
+                                                   "before; the coordinator does not know that, because its store was ",
+                                                   "restored from an older copy)"));
+  }
+  ReportStartFailed(id, status, /*may_pass=*/was_started_before || absl::IsResourceExhausted(status));
 }
 
 void ProcessTable::ReportStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass) {

@@ -7,6 +7,7 @@
 #include "worker/trainer/probe.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/restore.h"
+#include "worker/trainer/run_folder.h"
 #include "worker/trainer/trainer.h"
 
 namespace trainyard {
@@ -64,7 +65,7 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
 void WriteEvents(const StartOrder& order, const Rank& rank, std::ostream& log) {
   if (rank.events == nullptr) return;
   // A generation that is fenced off must not change the folder.
-  if (rank.folder != nullptr && !rank.folder->CheckFence().ok()) return;
+  if (!CheckFenceOf(order.config.checkpoint_dir, order.job_id, order.generation).ok()) return;
   absl::Status status = WriteTrace(*rank.events, order.config.checkpoint_dir, order.rank, order.host);
   if (!status.ok()) log << "warning: diagnostics.events: no trace is written: " << status.message() << std::endl;
 }

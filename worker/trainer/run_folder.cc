@@ -280,10 +280,12 @@ absl::Status RankHasLeft() { return absl::AbortedError("the rank has left and no
 std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
                                         const std::string& job_id, uint64_t generation) {
   if (lock == nullptr) return [=] { return CheckFenceOf(folder, job_id, generation); };
-  return [weak = std::weak_ptr<RunFolder>(lock)]() -> absl::Status {
+  return [weak = std::weak_ptr<RunFolder>(lock), folder, job_id, generation]() -> absl::Status {
     const std::shared_ptr<RunFolder> held = weak.lock();
     if (held == nullptr) return RankHasLeft();
-    RETURN_IF_ERROR(held->CheckFence());
+    // Reads the fence also on rank 0, because a network file system may answer the `stat` of RunFolder::CheckFence from
+    // a cache for a minute. It looks at the file itself when the file is opened.
+    RETURN_IF_ERROR(CheckFenceOf(folder, job_id, generation));
     return held->CheckFolderExists();
   };
 }

@@ -63,7 +63,8 @@ class ProcessTableTest : public ::testing::Test {
       spec.mutable_command()->add_argv(argument);
       spec.mutable_command()->mutable_check()->add_argv(argument);
     }
-    StartProcess start = {};
+    start_ = {};
+    StartProcess& start = start_;
     start.desired.mutable_key()->set_job_id("job23456");
     start.desired.mutable_key()->set_generation(1);
     start.desired.mutable_key()->set_rank(rank);
@@ -95,6 +96,7 @@ class ProcessTableTest : public ::testing::Test {
   }
 
   const TemporaryFolder ranks_;
+  StartProcess start_ = {};  // of StartShell
   TrainerId id_;
   std::string folder_;
   ProcessId child_;
@@ -140,6 +142,24 @@ TEST_F(ProcessTableTest, ACommandThatWasEndedWithSigterm_IsFoundAsSuchByTheNextD
   EXPECT_TRUE(found_[0].stopped);
   ASSERT_FALSE(exits_.empty());
   EXPECT_EQ(exits_.back().cause(), v1::TrainerExited::CAUSE_EXIT) << "the shell exits with 0";
+}
+
+TEST_F(ProcessTableTest, RankThatHasRunHereBefore_IsNotStartedAgain_AndTheNextGenerationMayBeStarted) {
+  std::unique_ptr<ProcessTable> table = StartShell(0, "echo ready");
+  ASSERT_NE(table, nullptr);
+  const auto exits = [this] {
+    absl::MutexLock lock(&mu_);
+    return exits_.size();
+  };
+  ASSERT_TRUE(AwaitThat([&] { return exits() == 1; }));
+
+  table->Start(start_);
+
+  ASSERT_TRUE(AwaitThat([&] { return exits() == 2; }));
+  absl::MutexLock lock(&mu_);
+  EXPECT_EQ(exits_[1].cause(), v1::TrainerExited::CAUSE_START_FAILED);
+  EXPECT_TRUE(exits_[1].may_pass()) << exits_[1].message();
+  EXPECT_EQ(Output(), "ready\n");
 }
 
 TEST_F(ProcessTableTest, PidsWrittenBeforeTheHostStarted_EndNoProcess) {

@@ -44,6 +44,47 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpUnreachableHosts) {
   }
 }
 
+// Rank 1 has finished, but its host is lost together with the coordinator, before it could report its exit.
+TEST(CoreHosts, FailureAfterTheLastStep_IsDecided_AlsoIfAHostOfTheJobNeverAttachesToTheNextCoordinator) {
+  ServingHosts two;
+  v1::Fact fact;
+  fact.mutable_finished()->set_step(10);
+  two.second.ReportFact(Key(kJob, 1, 1), fact);
+  two.first.Disconnect();
+  two.second.Disconnect();
+  two.harness.Restart();
+  two.first.Attach();
+  two.first.FinishOnly(Key(kJob, 1, 0), 10, /*stopped=*/false, "No space left on device");
+  ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING) << "nothing is decided before w2 has attached or is lost";
+
+  two.harness.Advance(absl::Seconds(10));
+
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(two.harness.Get(kJob).reason(), HasSubstr("could not save step 10, the last one: No space left"));
+}
+
+// A daemon whose disk was full has kept its newer facts in memory only, and was killed.
+TEST(CoreHosts, RestoreThatIsReportedAgain_FromAnOlderOutbox_RemovesNoLaterCheckpoint) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Save(Key(kJob, 1, 0), 2);
+  host.Kill(Key(kJob, 1, 0), 9);
+  host.Apply(false);
+  host.Restored(Key(kJob, 2, 0), 2, "hash-2-1");
+  BringToRunning(harness, host, kJob, 3);
+  host.Save(Key(kJob, 2, 0), 4);
+
+  host.Restored(Key(kJob, 2, 0), 2, "hash-2-1");
+
+  const v1::Job job = harness.Get(kJob);
+  ASSERT_EQ(job.checkpoints_size(), 2);
+  EXPECT_EQ(job.checkpoints(1).step(), 4u);
+  EXPECT_THAT(harness.Notices(kJob), ::testing::Not(Contains(HasSubstr("could not be used"))));
+}
+
 TEST(CoreHosts, PauseWithoutNow_WaitsForAnUnreachableHost) {
   ServingHosts two;
   two.second.Disconnect();

@@ -141,6 +141,22 @@ TEST(CoreOperations, CancelWithASave_IsNotCarriedOut_IfTheRanksDoNotStopInTime) 
   }
 }
 
+TEST(CoreOperations, UndoneStopThatTheRanksCarryOutAfterAll_IsNoFailureForTheNextCoordinator) {
+  OperatedHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  ASSERT_TRUE(one.harness.CancelSaved(kJob).status.ok());
+  one.harness.Advance(absl::Seconds(12));
+  ASSERT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING) << one.Get().reason();
+  one.host.Disconnect();
+  one.harness.Restart();
+  one.host.Attach();
+
+  one.StopAndSave(1, 5);
+
+  EXPECT_EQ(one.Get().generation(), 2u) << one.Get().reason();
+  EXPECT_EQ(one.Get().restarts(), 0u);
+}
+
 TEST(CoreOperations, PlainCancelAfterACancelWithASave_EndsTheJob_EvenIfTheRanksDoNotStop) {
   OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);

@@ -183,9 +183,9 @@ TEST(CoreRecovery, RestoreWithFallback_RemovesTheUnusableCheckpointFromTheRecord
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 2);
   one.host.Save(Key(kJob, 1, 0), 4);
-  v1::Fact fact;
-  fact.mutable_restored()->set_step(2);
-  one.host.ReportFact(Key(kJob, 1, 0), fact);
+  one.host.Kill(Key(kJob, 1, 0), 9);
+  one.host.Apply(false);
+  one.host.Restored(Key(kJob, 2, 0), 2, "hash-2-1");
 
   EXPECT_EQ(one.Get().checkpoints_size(), 1);
   EXPECT_EQ(one.Get().checkpoints(0).step(), 2u);

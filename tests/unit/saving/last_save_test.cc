@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -96,6 +97,23 @@ class SlowManifestDisk final : public ForwardingDisk {
 
   absl::Notification reached, released;
 };
+
+// As a network file system does whose client has the attributes of the earlier fence in its cache.
+TEST_F(LastSaveTest, FenceOfALaterGenerationThatStatDoesNotShow_PreventsTheNameOfTheCheckpoint) {
+  const std::string fence = folder_ / "run/.fence";
+  FakeLink link;
+  link.set_answer_grant([&](uint64_t, absl::string_view, absl::Duration) {
+    const std::filesystem::file_time_type time = std::filesystem::last_write_time(fence);
+    std::ofstream(fence) << "{\"job\":\"abcdefgh\",\"generation\":2}\n";
+    std::filesystem::last_write_time(fence, time);
+    return absl::OkStatus();
+  });
+
+  EXPECT_EQ(Run(Order(600), link, FileSystem::Real(), [](int) {}), kExitAborted) << log_.str();
+
+  EXPECT_THAT(StepNames(), ElementsAre("step-00000003.g1.partial"));
+  EXPECT_THAT(link.FactsOf<SavedFact>(), SizeIs(0));
+}
 
 TEST_F(LastSaveTest, FullDisk_RetriesUntilThereIsSpaceAndReportsEachFailure) {
   FakeLink link;

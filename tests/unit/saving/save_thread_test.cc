@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "checkpoint/catalog.h"
@@ -51,6 +53,17 @@ class StuckRemoval final : public ForwardingDisk {
 
   std::atomic<bool> stuck = true;
   absl::Notification reached, released;
+};
+
+// A disk that calls a function once, when something is removed.
+class RemovalObserver final : public ForwardingDisk {
+ public:
+  absl::Status RemoveAll(const std::string& path) override {
+    if (on_removal != nullptr) std::exchange(on_removal, nullptr)();
+    return Real().RemoveAll(path);
+  }
+
+  std::function<void()> on_removal;
 };
 
 class SaveTest : public testing::Test {
@@ -409,6 +422,24 @@ TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
 
   EXPECT_THAT(Names(), ElementsAre("step-00000006", "step-00000007"));
   EXPECT_EQ(commits->unconfirmed_fact(), 0u);
+}
+
+TEST_F(SaveTest, GenerationThatIsFencedOffWhileItRemovesCheckpoints_LeavesTheSavesOfTheLaterGenerationAlone) {
+  SmallState state(1);
+  RemovalObserver disk;
+  auto commits = NewCommits(disk, /*keep=*/1);
+  for (uint64_t step : {5, 6}) WriteAll(state, step);
+  for (uint64_t step : {5, 6}) commits->Commit(CommitOf(state, step));
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+  disk.on_removal = [this] {
+    std::filesystem::create_directory(PartialPath(folder_.path(), 9, /*generation=*/3));
+    fence_ = absl::AbortedError("the folder belongs to generation 3 now");
+  };
+
+  commits->PruneConfirmed();
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000006", "step-00000009.g3.partial"));
 }
 
 }  // namespace

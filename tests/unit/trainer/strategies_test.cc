@@ -228,6 +228,32 @@ TEST_F(StrategiesTest, EventsOfEachRank_AreWrittenAsATrace) {
   }
 }
 
+// The folder was claimed by a later generation than that of rank 1, which may still run on a host that was cut off.
+TEST_F(StrategiesTest, RankOfAnEarlierGenerationThanTheFence_WritesNoTrace) {
+  StartOrder order = Order("run", {"ddp", 2}, 2);
+  order.config.events = true;
+  FakeStore store;
+  std::vector<TrainerExit> codes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      StartOrder own = order;
+      own.rank = r;
+      own.generation = r == 0 ? 3 : 2;
+      FakeLink link(&store);
+      link.set_go_status(absl::AbortedError("the generation is over"));
+      std::ostringstream log;
+      codes[r] = RunRank(
+          own, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_THAT(codes, testing::Each(kExitAborted));
+  EXPECT_TRUE(FileExists(TracePath(order.config.checkpoint_dir, 0)));
+  EXPECT_FALSE(FileExists(TracePath(order.config.checkpoint_dir, 1)));
+}
+
 // A rank's memory is corrupted between two comparisons: every rank ends at the next comparison, and none saves a
 // corrupt parameter.
 TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJob_AndTheMessageNamesThem) {
