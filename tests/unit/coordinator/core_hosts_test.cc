@@ -199,6 +199,26 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
   }
 }
 
+TEST(CoreHosts, TrainerThatCannotRunOnItsHost_MovesTheJob_WithTheLastLineOfItsOutputAsTheReason) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  first.Attach();
+  second.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  first.Apply();
+  v1::Fact exited;
+  exited.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
+  exited.mutable_exited()->set_code(kExitCannotRun);
+  exited.mutable_exited()->add_last_lines("no GPU can be used on this machine");
+  first.running.clear();
+
+  first.ReportFact(Key(kJob, 1, 0), exited);
+
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
+  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("rank 0 on w1 could not be run (exit code 127): no GPU can "
+                                                          "be used on this machine; restarting from")));
+}
+
 TEST(CoreHosts, HostThatCannotStartAJob_IsAvoidedByTheNextCoordinatorToo_UntilItHasANewDaemon) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
