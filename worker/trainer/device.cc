@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
@@ -13,6 +14,15 @@ namespace {
 
 // The first compute capability whose matrix units support bf16.
 constexpr int kBfloat16Major = 8;
+constexpr char kNoGpuUrl[] = "trainyard/gpu_missing";
+
+absl::StatusOr<RankDevice> UseGpu(const StartOrder& order) {
+  ASSIGN_OR_RETURN(CudaPlugin * cuda, OpenCudaPlugin(DefaultCudaPluginPath()));
+  ASSIGN_OR_RETURN(const int num_devices, cuda->NumDevices());
+  ASSIGN_OR_RETURN(CudaDevice gpu, cuda->Use(DeviceOfLocalRank(order.local_rank, num_devices)));
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
+  return RankDevice{.device = device, .cuda = cuda, .gpu = std::move(gpu)};
+}
 
 }  // namespace
 
@@ -20,13 +30,20 @@ int DeviceOfLocalRank(int local_rank, int num_devices) { return local_rank % num
 
 absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order) {
   if (order.config.device == TrainConfig::Device::kCpu) return RankDevice();
-  const std::string what = absl::StrCat("resources.device is cuda on host ", order.host);
-  ASSIGN_OR_RETURN(CudaPlugin * cuda, OpenCudaPlugin(DefaultCudaPluginPath()), << what);
-  ASSIGN_OR_RETURN(const int num_devices, cuda->NumDevices(), << what);
-  ASSIGN_OR_RETURN(CudaDevice gpu, cuda->Use(DeviceOfLocalRank(order.local_rank, num_devices)), << what);
-  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
-  return RankDevice{.device = device, .cuda = cuda, .gpu = std::move(gpu)};
+  absl::StatusOr<RankDevice> device = UseGpu(order);
+  if (device.ok()) return device;
+  const absl::Status& found = device.status();
+  absl::Status error(found.code(), absl::StrCat(found.message(), "; resources.device is cuda on host ", order.host));
+  const bool lasts = absl::IsNotFound(found) || absl::IsFailedPrecondition(found);
+  return lasts ? GpuMissing(std::move(error)) : error;
 }
+
+absl::Status GpuMissing(absl::Status status) {
+  status.SetPayload(kNoGpuUrl, absl::Cord());
+  return status;
+}
+
+bool IsGpuMissing(const absl::Status& status) { return status.GetPayload(kNoGpuUrl).has_value(); }
 
 absl::Status CheckPrecision(const RankDevice& device, const Precision& precision) {
   if (device.cuda == nullptr) return absl::OkStatus();

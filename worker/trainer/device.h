@@ -27,8 +27,13 @@ struct RankDevice {
 // GPU if there are more ranks than GPUs.
 int DeviceOfLocalRank(int local_rank, int num_devices);
 
-// Possible errors: those of opening the GPU support and of choosing a device, with the host's name.
+// Possible errors: those of opening the GPU support and of choosing a device, with the host's name. IsGpuMissing holds
+// for those that last until an operator has repaired the host.
 absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order);
+
+// Returns whether the only problem is that this host has no GPU support or no GPU that works; another host may.
+bool IsGpuMissing(const absl::Status& status);
+absl::Status GpuMissing(absl::Status status);  // makes IsGpuMissing true for the error
 
 // Possible errors: FailedPrecondition for a type that the GPU does not support; Unimplemented for what the optimizer
 // cannot do on a GPU.

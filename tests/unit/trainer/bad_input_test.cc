@@ -256,6 +256,18 @@ TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
   EXPECT_EQ(CheckPrecision(RankDevice(), stochastic), absl::OkStatus()) << "a CPU must support it";
 }
 
+TEST(ReportFailure, OfAHostWithoutAGpuThatWorks_RefusesNothing_BecauseAnotherHostMayHaveOne) {
+  const absl::Status missing = absl::FailedPreconditionError("no GPU can be used on this machine");
+  FakeLink link, other_link;
+  std::ostringstream log;
+
+  EXPECT_EQ(ReportFailure(GpuMissing(missing), 0, link, log), kExitCannotRun);
+
+  EXPECT_EQ(log.str(), "no GPU can be used on this machine\n") << "the coordinator shows the last line";
+  EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(0));
+  EXPECT_EQ(ReportFailure(missing, 0, other_link, log), kExitRefused);
+}
+
 TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor) {
   std::vector<KindUse> uses = {{MemoryKind::kParameters, 100, 120},
                                {MemoryKind::kActivations, 1, 2},
