@@ -17,6 +17,7 @@ constexpr const char* kInherited[] = {
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
     "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",  // what the numbers in CUDA_VISIBLE_DEVICES mean
     "ASAN_OPTIONS",
     "TSAN_OPTIONS",
     "UBSAN_OPTIONS",
