@@ -211,6 +211,19 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   EXPECT_THAT(variables, Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
 }
 
+TEST(TrainerEnvironment, NcclUsesTheInterfaceOfTheJob) {
+  const auto lookup = [](const char*) -> const char* { return nullptr; };
+  v1::JobSpec spec;
+  v1::DesiredTrainer desired;
+  EXPECT_THAT(TrainerEnvironment(desired, {.token = "a", .lookup = lookup}),
+              Not(Contains(StartsWith("NCCL_SOCKET_IFNAME"))));
+
+  spec.mutable_network()->set_interface("eth1");
+  desired.set_spec(spec.SerializeAsString());
+
+  EXPECT_THAT(TrainerEnvironment(desired, {.token = "a", .lookup = lookup}), Contains("NCCL_SOCKET_IFNAME==eth1"));
+}
+
 TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {
   const std::string name = absl::StrCat("trainyard-test-", getpid());
   auto first = std::make_unique<MachineClaim>(name);
