@@ -81,9 +81,10 @@ std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device) {
 }
 
 void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses) {
+  const auto is_on_host = [](MemoryKind kind) { return kind == MemoryKind::kHost || kind == MemoryKind::kSnapshots; };
   int64_t other_bytes = 0;
   for (const KindUse& use : uses) {
-    if (use.kind != MemoryKind::kHost && use.kind != MemoryKind::kActivations) other_bytes += use.bytes;
+    if (!is_on_host(use.kind) && use.kind != MemoryKind::kActivations) other_bytes += use.bytes;
   }
   for (KindUse& use : uses) {
     if (use.kind != MemoryKind::kActivations) continue;

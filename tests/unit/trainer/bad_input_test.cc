@@ -272,7 +272,8 @@ TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor
   std::vector<KindUse> uses = {{MemoryKind::kParameters, 100, 120},
                                {MemoryKind::kActivations, 1, 2},
                                {MemoryKind::kHost, 1000, 1000},
-                               {MemoryKind::kReserved, 50, 60}};
+                               {MemoryKind::kReserved, 50, 60},
+                               {MemoryKind::kSnapshots, 2000, 2000}};
 
   CountActivations({.used_bytes = 170, .used_peak_bytes = 400}, uses);
 
