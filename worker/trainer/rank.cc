@@ -225,6 +225,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   auto rank = std::make_unique<Rank>();
   rank->ledger = ledger;
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
+  ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(order.config), << "train.precision");
+  RETURN_IF_ERROR(CheckPrecision(rank->device, precision));
   if (const std::string& reason = rank->device.gpu.slow_kernels_reason; !reason.empty()) {
     log << "warning: LibTorch's kernels compute losses, norms and sums, more slowly than ours: " << reason << std::endl;
   }
