@@ -6,6 +6,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/cuda/cuda_loader.h"
 
@@ -21,7 +22,7 @@ absl::StatusOr<RankDevice> UseGpu(const StartOrder& order) {
   ASSIGN_OR_RETURN(const int num_devices, cuda->NumDevices());
   ASSIGN_OR_RETURN(CudaDevice gpu, cuda->Use(DeviceOfLocalRank(order.local_rank, num_devices)));
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
-  return RankDevice{.device = device, .cuda = cuda, .gpu = std::move(gpu)};
+  return RankDevice{.device = device, .cuda = cuda, .gpu = std::move(gpu), .num_gpus = num_devices};
 }
 
 }  // namespace
@@ -44,6 +45,23 @@ absl::Status GpuMissing(absl::Status status) {
 }
 
 bool IsGpuMissing(const absl::Status& status) { return status.GetPayload(kNoGpuUrl).has_value(); }
+
+std::vector<std::string> WhySlow(const StartOrder& order, const RankDevice& device) {
+  std::vector<std::string> reasons;
+  if (device.cuda == nullptr) return reasons;
+  if (const std::string& reason = device.gpu.slow_kernels_reason; !reason.empty()) {
+    reasons.push_back(
+        absl::StrCat("LibTorch's kernels compute losses, norms and sums, more slowly than ours: ", reason));
+  }
+  // One rank reports for all ranks of its host.
+  if (order.local_rank == 0 && order.local_world_size > device.num_gpus) {
+    reasons.push_back(absl::StrCat("the ", order.local_world_size, " ranks on host ", order.host, " share ",
+                                   Plural(static_cast<uint64_t>(device.num_gpus), "GPU"),
+                                   ", because CUDA finds no more there; their tensors travel through host memory. If "
+                                   "the host has more GPUs, look for a failed one with nvidia-smi"));
+  }
+  return reasons;
+}
 
 absl::Status CheckPrecision(const RankDevice& device, const Precision& precision) {
   if (device.cuda == nullptr) return absl::OkStatus();

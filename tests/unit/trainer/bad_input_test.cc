@@ -25,6 +25,7 @@ namespace trainyard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -254,6 +255,23 @@ TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
   EXPECT_EQ(CheckPrecision(hopper, *ParsePrecision("bf16")), absl::OkStatus());
   EXPECT_EQ(CheckPrecision(hopper, stochastic).code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(CheckPrecision(RankDevice(), stochastic), absl::OkStatus()) << "a CPU must support it";
+}
+
+TEST(WhySlow, NamesRanksThatShareAGpu_OncePerHost) {
+  NoPlugin plugin;
+  const RankDevice device{.device = at::Device(at::kCUDA, 0), .cuda = &plugin, .gpu = {}, .num_gpus = 7};
+  StartOrder order;
+  order.host = "w1";
+  order.local_world_size = 8;
+
+  EXPECT_THAT(WhySlow(order, device), ElementsAre(HasSubstr("the 8 ranks on host w1 share 7 GPUs")));
+
+  order.local_rank = 1;
+  EXPECT_THAT(WhySlow(order, device), SizeIs(0));
+  order.local_rank = 0;
+  order.local_world_size = 7;
+  EXPECT_THAT(WhySlow(order, device), SizeIs(0));
+  EXPECT_THAT(WhySlow(order, RankDevice()), SizeIs(0));
 }
 
 TEST(ReportFailure, OfAHostWithoutAGpuThatWorks_RefusesNothing_BecauseAnotherHostMayHaveOne) {
