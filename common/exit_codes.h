@@ -6,11 +6,13 @@ namespace trainyard {
 // The exit codes of a trainer. docs/decisions/0001-spine.md says what the coordinator does after each; every other code
 // is a failure of that rank.
 enum TrainerExit : int {
-  kExitDone = 0,         // made all steps, or stopped on request
-  kExitFailed = 1,       // a failure of this rank
-  kExitRefused = 2,      // the job cannot run as it is written
-  kExitAborted = 3,      // the generation was ended, or a peer broke a collective: not a failure of this rank
-  kExitCannotRun = 127,  // from the dynamic loader: a library is missing
+  kExitDone = 0,     // made all steps, or stopped on request
+  kExitFailed = 1,   // a failure of this rank
+  kExitRefused = 2,  // the job cannot run as it is written
+  kExitAborted = 3,  // the generation was ended, or a peer broke a collective: not a failure of this rank
+  // This host cannot run the rank, and another one may: a library is missing (the dynamic loader's code), or no GPU
+  // works. The last line of the output says why.
+  kExitCannotRun = 127,
 };
 
 // The exit codes of trainctl. The daemons use the first three of them.

@@ -206,11 +206,13 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   if (rank.exited()) return;
   v1::TrainerExited kept = exit;
   kept.clear_last_lines();  // published below, so that the record stays small
-  kept.set_message(CutText(exit.message(), 1024));
+  const bool is_command = job.head().spec().has_command();
+  // A trainer that cannot run on its host has printed why, and reports nothing else.
+  const bool cannot_run = !is_command && exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitCannotRun;
+  kept.set_message(CutText(cannot_run ? ErrorOf(exit) : exit.message(), 1024));
   *rank.record.mutable_exit() = std::move(kept);
   rank.record.clear_gone();
   rank.phase = Phase::kEnded;
-  const bool is_command = job.head().spec().has_command();
   const bool exited_with_0 = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
   // A daemon reports a command that it has ended as stopped, whatever its exit code is. If another daemon has followed
   // meanwhile, only the coordinator knows that the command was to be ended, so that its exit code shows nothing.

@@ -115,10 +115,26 @@ void ChooseDevice(const State& state, Job& job) {
   device.set_reason(CutText(decision.reason, kDeviceReasonBytes));
 }
 
+// A rank chooses its GPU by its number among the job's ranks on the host, so two jobs choose the same ones. This cannot
+// happen to a job without resources.device (DecideDevice).
+void WarnOfSharedGpus(Turn& turn, Job& job) {
+  if (job.head().spec().has_command() || DeviceOf(job) != v1::DEVICE_CUDA) return;
+  std::vector<std::string> shared;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    const std::string others = OtherJobsOnGpus(turn.state, turn.state.hosts.at(name), job);
+    if (!others.empty()) shared.push_back(absl::StrCat(name.value(), " (", others, ")"));
+  }
+  if (shared.empty()) return;
+  turn.Notice(job, NoticeLevel::kWarning,
+              absl::StrCat("may compute on the same GPUs as others, although more may be free, on ",
+                           JoinFirst(shared, kJobsNamed), ": rank N of a host takes its GPU N"));
+}
+
 void Place(Turn& turn, Job& job, const QueueOutcome& outcome) {
   const bool again = job.head().generation() > 0 || job.record.past_generation() > 0;
   BeginGeneration(turn, job, AssignRanks(*outcome.start, HostsOfRanks(job), RankGroup(job)));
   ChooseDevice(turn.state, job);
+  WarnOfSharedGpus(turn, job);
   if (!job.head().spec().has_command()) {
     DecideThreads(turn.state, job);
     DecideSharedMemory(job);

@@ -90,7 +90,9 @@ std::optional<Failure> ClassifyExit(const EndedRank& ended) {
         return fail(Failure::KIND_ABORTED, "exited because its group was aborted or a peer broke a collective");
       }
       if (exit.code() == kExitCannotRun) {
-        return fail(Failure::KIND_START, "could not be run (exit code 127); see its output");
+        return fail(Failure::KIND_START,
+                    absl::StrCat("could not be run (exit code 127)",
+                                 exit.message().empty() ? "; see its output" : absl::StrCat(": ", exit.message())));
       }
       return fail(Failure::KIND_EXIT, absl::StrCat("exited with code ", exit.code(), DescribeUsage(exit)));
     case v1::TrainerExited::CAUSE_SIGNAL:

@@ -17,6 +17,7 @@ constexpr const char* kInherited[] = {
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
     "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",  // what the numbers in CUDA_VISIBLE_DEVICES mean
     "ASAN_OPTIONS",
     "TSAN_OPTIONS",
     "UBSAN_OPTIONS",
@@ -50,6 +51,11 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   set("OMP_WAIT_POLICY", "PASSIVE");
   if (options.owns_cores && options.threads > 1) set("GOMP_SPINCOUNT", kSpinCount);
   set("GRPC_ENABLE_FORK_SUPPORT", "false");
+  // NCCL finds the fastest interfaces itself, unless the job names one. Without "=", the name would be a prefix.
+  v1::JobSpec spec;
+  if (spec.ParseFromString(desired.spec()) && !spec.network().interface().empty()) {
+    set("NCCL_SOCKET_IFNAME", absl::StrCat("=", spec.network().interface()));
+  }
   // The names that torchrun uses.
   set("RANK", desired.key().rank());
   set("WORLD_SIZE", desired.world_size());

@@ -216,8 +216,10 @@ class NcclCommunicator final : public C10dCommunicator {
     }
   }
 
+  // c10d also calls an operation completed that has failed; such an operation stays here until Watch breaks the group.
   void RemoveEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    while (!pending_.empty() && pending_.front().work->isCompleted()) {
+    const auto has_ended = [](c10d::Work& work) { return work.isCompleted() && work.exception() == nullptr; };
+    while (!pending_.empty() && has_ended(*pending_.front().work)) {
       pending_.pop_front();
       ++num_ended_;
     }

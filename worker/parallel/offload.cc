@@ -188,24 +188,36 @@ void TiledUpdate::QueueCopy(std::function<void()> copy) {
 
 void TiledUpdate::AwaitCopies(uint64_t count) {
   const auto are_done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return num_done_ >= count; };
-  absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(&are_done));
+  std::exception_ptr error;
+  {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&are_done));
+    error = copy_error_;
+  }
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 void TiledUpdate::RunCopies() {
   const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_requested_ || !copies_.empty(); };
   while (true) {
     std::function<void()> copy;
+    std::exception_ptr error;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&has_work));
       if (copies_.empty()) return;
       copy = std::move(copies_.front());
       copies_.pop_front();
+      error = copy_error_;
     }
-    copy();
+    try {
+      if (error == nullptr) copy();
+    } catch (...) {  // the loop's thread throws it again
+      error = std::current_exception();
+    }
     copy = nullptr;  // destroys the captured objects while AwaitCopies still waits
     absl::MutexLock lock(&mu_);
+    copy_error_ = error;
     ++num_done_;
   }
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -59,7 +60,7 @@ class TiledUpdate {
   TiledUpdate(const TiledUpdate&) = delete;
   TiledUpdate& operator=(const TiledUpdate&) = delete;
 
-  // The same as AdamW::Step.
+  // The same as AdamW::Step. Throws the exception of a copy that has failed, such as c10::Error if the device has.
   void Step(double lr, double gradient_scale);
 
  private:
@@ -87,6 +88,7 @@ class TiledUpdate {
   absl::Mutex mu_;
   std::deque<std::function<void()>> copies_ ABSL_GUARDED_BY(mu_);
   uint64_t num_done_ ABSL_GUARDED_BY(mu_) = 0;
+  std::exception_ptr copy_error_ ABSL_GUARDED_BY(mu_);  // of the first copy that has failed; later copies are not made
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   std::thread copy_thread_;  // last: it uses the other members
 };

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/cuda/cuda_loader.h"
 
@@ -13,6 +15,15 @@ namespace {
 
 // The first compute capability whose matrix units support bf16.
 constexpr int kBfloat16Major = 8;
+constexpr char kNoGpuUrl[] = "trainyard/gpu_missing";
+
+absl::StatusOr<RankDevice> UseGpu(const StartOrder& order) {
+  ASSIGN_OR_RETURN(CudaPlugin * cuda, OpenCudaPlugin(DefaultCudaPluginPath()));
+  ASSIGN_OR_RETURN(const int num_devices, cuda->NumDevices());
+  ASSIGN_OR_RETURN(CudaDevice gpu, cuda->Use(DeviceOfLocalRank(order.local_rank, num_devices)));
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
+  return RankDevice{.device = device, .cuda = cuda, .gpu = std::move(gpu), .num_gpus = num_devices};
+}
 
 }  // namespace
 
@@ -20,12 +31,36 @@ int DeviceOfLocalRank(int local_rank, int num_devices) { return local_rank % num
 
 absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order) {
   if (order.config.device == TrainConfig::Device::kCpu) return RankDevice();
-  const std::string what = absl::StrCat("resources.device is cuda on host ", order.host);
-  ASSIGN_OR_RETURN(CudaPlugin * cuda, OpenCudaPlugin(DefaultCudaPluginPath()), << what);
-  ASSIGN_OR_RETURN(const int num_devices, cuda->NumDevices(), << what);
-  ASSIGN_OR_RETURN(CudaDevice gpu, cuda->Use(DeviceOfLocalRank(order.local_rank, num_devices)), << what);
-  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
-  return RankDevice{.device = device, .cuda = cuda, .gpu = std::move(gpu)};
+  absl::StatusOr<RankDevice> device = UseGpu(order);
+  if (device.ok()) return device;
+  const absl::Status& found = device.status();
+  absl::Status error(found.code(), absl::StrCat(found.message(), "; resources.device is cuda on host ", order.host));
+  const bool lasts = absl::IsNotFound(found) || absl::IsFailedPrecondition(found);
+  return lasts ? GpuMissing(std::move(error)) : error;
+}
+
+absl::Status GpuMissing(absl::Status status) {
+  status.SetPayload(kNoGpuUrl, absl::Cord());
+  return status;
+}
+
+bool IsGpuMissing(const absl::Status& status) { return status.GetPayload(kNoGpuUrl).has_value(); }
+
+std::vector<std::string> WhySlow(const StartOrder& order, const RankDevice& device) {
+  std::vector<std::string> reasons;
+  if (device.cuda == nullptr) return reasons;
+  if (const std::string& reason = device.gpu.slow_kernels_reason; !reason.empty()) {
+    reasons.push_back(
+        absl::StrCat("LibTorch's kernels compute losses, norms and sums, more slowly than ours: ", reason));
+  }
+  // One rank reports for all ranks of its host.
+  if (order.local_rank == 0 && order.local_world_size > device.num_gpus) {
+    reasons.push_back(absl::StrCat("the ", order.local_world_size, " ranks on host ", order.host, " share ",
+                                   Plural(static_cast<uint64_t>(device.num_gpus), "GPU"),
+                                   ", because CUDA finds no more there; their tensors travel through host memory. If "
+                                   "the host has more GPUs, look for a failed one with nvidia-smi"));
+  }
+  return reasons;
 }
 
 absl::Status CheckPrecision(const RankDevice& device, const Precision& precision) {
@@ -64,9 +99,10 @@ std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device) {
 }
 
 void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses) {
+  const auto is_on_host = [](MemoryKind kind) { return kind == MemoryKind::kHost || kind == MemoryKind::kSnapshots; };
   int64_t other_bytes = 0;
   for (const KindUse& use : uses) {
-    if (use.kind != MemoryKind::kHost && use.kind != MemoryKind::kActivations) other_bytes += use.bytes;
+    if (!is_on_host(use.kind) && use.kind != MemoryKind::kActivations) other_bytes += use.bytes;
   }
   for (KindUse& use : uses) {
     if (use.kind != MemoryKind::kActivations) continue;

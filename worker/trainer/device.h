@@ -21,14 +21,23 @@ struct RankDevice {
   at::Device device = at::kCPU;
   CudaPlugin* cuda = nullptr;  // null on a CPU; valid as long as the process runs
   CudaDevice gpu = {};         // on a GPU
+  int num_gpus = 0;            // that this process sees, on a GPU
 };
 
 // The GPU of rank `local_rank` on a host with `num_devices`: GPUs are assigned round robin, so several ranks share a
 // GPU if there are more ranks than GPUs.
 int DeviceOfLocalRank(int local_rank, int num_devices);
 
-// Possible errors: those of opening the GPU support and of choosing a device, with the host's name.
+// Possible errors: those of opening the GPU support and of choosing a device, with the host's name. IsGpuMissing holds
+// for those that last until an operator has repaired the host.
 absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order);
+
+// Returns whether the only problem is that this host has no GPU support or no GPU that works; another host may.
+bool IsGpuMissing(const absl::Status& status);
+absl::Status GpuMissing(absl::Status status);  // makes IsGpuMissing true for the error
+
+// Why the rank is slower than on other GPUs, one sentence per reason, for its log.
+std::vector<std::string> WhySlow(const StartOrder& order, const RankDevice& device);
 
 // Possible errors: FailedPrecondition for a type that the GPU does not support; Unimplemented for what the optimizer
 // cannot do on a GPU.

@@ -225,9 +225,9 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   auto rank = std::make_unique<Rank>();
   rank->ledger = ledger;
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
-  if (const std::string& reason = rank->device.gpu.slow_kernels_reason; !reason.empty()) {
-    log << "warning: LibTorch's kernels compute losses, norms and sums, more slowly than ours: " << reason << std::endl;
-  }
+  ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(order.config), << "train.precision");
+  RETURN_IF_ERROR(CheckPrecision(rank->device, precision));
+  for (const std::string& reason : WhySlow(order, rank->device)) log << "warning: " << reason << std::endl;
   RETURN_IF_ERROR(OpenData(order, rank->inputs, log));
   RestorePoint point;
   Clock& clock = Clock::GetSteadyClock();

@@ -130,7 +130,6 @@ absl::Status MakeParallel(const StartOrder& order, bool loads_state, Rank& rank)
   const MeshCommunicators communicators =
       CommunicatorsOf(*rank.groups, config.parallel.reshard_to > 1 && config.parallel.stages == 1);
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
-  RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
   ASSIGN_OR_RETURN(ParallelOptions options, OptionsOf(order, strategy, precision));
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.data.events = rank.events.get();

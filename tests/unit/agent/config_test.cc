@@ -188,8 +188,11 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   desired.set_world_size(8);
   desired.set_local_rank(1);
   desired.set_local_world_size(2);
-  std::map<std::string, std::string> daemon_environment = {
-      {"HOME", "/home/a"}, {"SECRET", "x"}, {"LD_LIBRARY_PATH", "/opt/lib"}};
+  std::map<std::string, std::string> daemon_environment = {{"HOME", "/home/a"},
+                                                           {"SECRET", "x"},
+                                                           {"LD_LIBRARY_PATH", "/opt/lib"},
+                                                           {"CUDA_VISIBLE_DEVICES", "2,3"},
+                                                           {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}};
 
   std::vector<std::string> variables = TrainerEnvironment(
       desired, {.threads = 4, .token = "abc", .snapshots = "/m/d", .lookup = [&](const char* name) -> const char* {
@@ -197,14 +200,28 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
                   return at == daemon_environment.end() ? nullptr : at->second.c_str();
                 }});
 
-  for (const char* expected : {"HOME=/home/a", "LD_LIBRARY_PATH=/opt/lib", "TRAINYARD_TOKEN=abc", "OMP_NUM_THREADS=4",
-                               "MKL_NUM_THREADS=4", "OMP_WAIT_POLICY=PASSIVE", "RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1",
-                               "LOCAL_WORLD_SIZE=2", "TRAINYARD_SNAPSHOTS=/m/d"}) {
+  for (const char* expected :
+       {"HOME=/home/a", "LD_LIBRARY_PATH=/opt/lib", "TRAINYARD_TOKEN=abc", "OMP_NUM_THREADS=4", "MKL_NUM_THREADS=4",
+        "OMP_WAIT_POLICY=PASSIVE", "RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
+        "TRAINYARD_SNAPSHOTS=/m/d", "CUDA_VISIBLE_DEVICES=2,3", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}) {
     EXPECT_THAT(variables, Contains(expected));
   }
   EXPECT_THAT(variables, Contains(StartsWith("PATH=/")));
   EXPECT_THAT(variables, Not(Contains(StartsWith("SECRET="))));
   EXPECT_THAT(variables, Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
+}
+
+TEST(TrainerEnvironment, NcclUsesTheInterfaceOfTheJob) {
+  const auto lookup = [](const char*) -> const char* { return nullptr; };
+  v1::JobSpec spec;
+  v1::DesiredTrainer desired;
+  EXPECT_THAT(TrainerEnvironment(desired, {.token = "a", .lookup = lookup}),
+              Not(Contains(StartsWith("NCCL_SOCKET_IFNAME"))));
+
+  spec.mutable_network()->set_interface("eth1");
+  desired.set_spec(spec.SerializeAsString());
+
+  EXPECT_THAT(TrainerEnvironment(desired, {.token = "a", .lookup = lookup}), Contains("NCCL_SOCKET_IFNAME==eth1"));
 }
 
 TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {

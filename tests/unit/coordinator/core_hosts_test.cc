@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Rank 0 on w1, rank 1 on w2; both run.
 struct ServingHosts {
@@ -240,6 +241,26 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
   }
 }
 
+TEST(CoreHosts, TrainerThatCannotRunOnItsHost_MovesTheJob_WithTheLastLineOfItsOutputAsTheReason) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  first.Attach();
+  second.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  first.Apply();
+  v1::Fact exited;
+  exited.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
+  exited.mutable_exited()->set_code(kExitCannotRun);
+  exited.mutable_exited()->add_last_lines("no GPU can be used on this machine");
+  first.running.clear();
+
+  first.ReportFact(Key(kJob, 1, 0), exited);
+
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
+  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("rank 0 on w1 could not be run (exit code 127): no GPU can "
+                                                          "be used on this machine; restarting from")));
+}
+
 TEST(CoreHosts, HostThatCannotStartAJob_IsAvoidedByTheNextCoordinatorToo_UntilItHasANewDaemon) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
@@ -267,6 +288,25 @@ TEST(CoreHosts, HostThatCannotStartAJob_IsAvoidedByTheNextCoordinatorToo_UntilIt
   harness.Advance(absl::Seconds(1));
   EXPECT_EQ(harness.Get(kJob).generation(), 3u) << harness.Get(kJob).reason();
   EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1");
+}
+
+TEST(CoreHosts, JobOnGpus_IsWarnedOfOtherJobsThatComputeOnThem) {
+  constexpr char kOtherJob[] = "job0000other";
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.inventory.add_gpus();
+  host.inventory.add_gpus();
+  host.Attach();
+  v1::JobSpec spec = MakeSpec(1);
+  spec.mutable_resources()->set_device(v1::DEVICE_CUDA);
+  harness.Submit(spec, kJob);
+  EXPECT_THAT(harness.Notices(kJob), Not(Contains(HasSubstr("the same GPUs"))));
+
+  harness.Submit(spec, kOtherJob);
+
+  EXPECT_THAT(
+      harness.Notices(kOtherJob),
+      Contains(HasSubstr(absl::StrCat("the same GPUs as others, although more may be free, on w1 (job ", kJob, ")"))));
 }
 
 TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {

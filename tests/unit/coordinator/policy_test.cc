@@ -108,6 +108,19 @@ TEST(Recovery, Exit_IsAFailureWithItsCause_UnlessItWasExpected) {
   }
 }
 
+TEST(Recovery, ExitOfATrainerThatItsHostCannotRun_HasItsReason) {
+  v1::TrainerExited exit;
+  exit.set_cause(v1::TrainerExited::CAUSE_EXIT);
+  exit.set_code(127);
+  exit.set_message("no GPU can be used on this machine");
+
+  const auto failure = ClassifyExit({.rank = 1, .host = "w1", .exit = &exit});
+
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->kind(), v1::FailureRecord::KIND_START);
+  EXPECT_EQ(failure->text(), "rank 1 on w1 could not be run (exit code 127): no GPU can be used on this machine");
+}
+
 TEST(Recovery, ExitCodesOfACommand_HaveNoMeaning) {
   for (const int code : {1, 2, 3, 127}) {
     v1::TrainerExited exit;

@@ -3,8 +3,10 @@
 #include "worker/parallel/offload.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -100,6 +102,19 @@ TEST(TiledUpdate, NeedsDeviceMemoryForTwoTiles) {
   const int64_t bytes = ledger.Read()[static_cast<int>(MemoryKind::kBuffers)].bytes - before;
   EXPECT_GE(bytes, 2 * 2 * 4096 * 4);
   EXPECT_LE(bytes, 2 * 2 * 4096 * 4 + 4096);
+}
+
+// A tensor without memory stands for a device that has failed.
+TEST(TiledUpdate, ThrowsTheErrorOfACopy_InTheLoopsThread) {
+  AdamW::Range range{.parameters = at::zeros({16}),
+                     .gradients = at::zeros({16}),
+                     .decays = true,
+                     .exp_avg = at::empty({16}, at::TensorOptions().dtype(at::kFloat).device(at::kMeta)),
+                     .exp_avg_sq = at::zeros({16})};
+  AdamW optimizer({}, CutIntoTiles({range}, 16));
+  TiledUpdate tiled(optimizer, {.parameters = false, .moments = true}, nullptr);
+
+  EXPECT_THROW(tiled.Step(1e-2, 1), c10::Error);
 }
 
 TEST(CutIntoTiles, BoundsAreAligned_AndSpansAreDivided) {

@@ -25,6 +25,7 @@ namespace trainyard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -256,11 +257,41 @@ TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
   EXPECT_EQ(CheckPrecision(RankDevice(), stochastic), absl::OkStatus()) << "a CPU must support it";
 }
 
+TEST(WhySlow, NamesRanksThatShareAGpu_OncePerHost) {
+  NoPlugin plugin;
+  const RankDevice device{.device = at::Device(at::kCUDA, 0), .cuda = &plugin, .gpu = {}, .num_gpus = 7};
+  StartOrder order;
+  order.host = "w1";
+  order.local_world_size = 8;
+
+  EXPECT_THAT(WhySlow(order, device), ElementsAre(HasSubstr("the 8 ranks on host w1 share 7 GPUs")));
+
+  order.local_rank = 1;
+  EXPECT_THAT(WhySlow(order, device), SizeIs(0));
+  order.local_rank = 0;
+  order.local_world_size = 7;
+  EXPECT_THAT(WhySlow(order, device), SizeIs(0));
+  EXPECT_THAT(WhySlow(order, RankDevice()), SizeIs(0));
+}
+
+TEST(ReportFailure, OfAHostWithoutAGpuThatWorks_RefusesNothing_BecauseAnotherHostMayHaveOne) {
+  const absl::Status missing = absl::FailedPreconditionError("no GPU can be used on this machine");
+  FakeLink link, other_link;
+  std::ostringstream log;
+
+  EXPECT_EQ(ReportFailure(GpuMissing(missing), 0, link, log), kExitCannotRun);
+
+  EXPECT_EQ(log.str(), "no GPU can be used on this machine\n") << "the coordinator shows the last line";
+  EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(0));
+  EXPECT_EQ(ReportFailure(missing, 0, other_link, log), kExitRefused);
+}
+
 TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor) {
   std::vector<KindUse> uses = {{MemoryKind::kParameters, 100, 120},
                                {MemoryKind::kActivations, 1, 2},
                                {MemoryKind::kHost, 1000, 1000},
-                               {MemoryKind::kReserved, 50, 60}};
+                               {MemoryKind::kReserved, 50, 60},
+                               {MemoryKind::kSnapshots, 2000, 2000}};
 
   CountActivations({.used_bytes = 170, .used_peak_bytes = 400}, uses);
 
