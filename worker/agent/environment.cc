@@ -1,5 +1,6 @@
 #include "worker/agent/environment.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace trainyard::agent {
@@ -17,6 +18,7 @@ constexpr const char* kInherited[] = {
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
     "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
     "ASAN_OPTIONS",
     "TSAN_OPTIONS",
     "UBSAN_OPTIONS",
@@ -28,6 +30,8 @@ constexpr const char* kInherited[] = {
     "ONEDNN_MAX_CPU_ISA",
     "TRAINYARD_FAULT_POINTS",
 };
+// All variables with this prefix are copied, too. NCCL has about a hundred.
+constexpr char kNcclPrefix[] = "NCCL_";
 constexpr int kSpinCount = 2000;
 constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -40,6 +44,9 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   set("PATH", path != nullptr ? path : kPathDefault);
   for (const char* name : kInherited) {
     if (const char* value = options.lookup(name); value != nullptr) set(name, value);
+  }
+  for (const char* const* at = options.inherited; at != nullptr && *at != nullptr; ++at) {
+    if (absl::StartsWith(*at, kNcclPrefix)) variables.push_back(*at);
   }
   set("TRAINYARD_TOKEN", options.token);
   if (!options.snapshots.empty()) set("TRAINYARD_SNAPSHOTS", options.snapshots);

@@ -207,6 +207,21 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   EXPECT_THAT(variables, Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
 }
 
+TEST(TrainerEnvironment, ContainsWhatNcclReads) {
+  const auto lookup = [](const char* name) -> const char* {
+    return std::string(name) == "CUDA_DEVICE_ORDER" ? "PCI_BUS_ID" : nullptr;
+  };
+  const char* const daemon_environment[] = {"NCCL_IB_HCA=mlx5_0", "SECRET=x", "MY_NCCL_DEBUG=INFO", nullptr};
+
+  std::vector<std::string> variables =
+      TrainerEnvironment({}, {.token = "a", .lookup = lookup, .inherited = daemon_environment});
+
+  EXPECT_THAT(variables, Contains("NCCL_IB_HCA=mlx5_0"));
+  EXPECT_THAT(variables, Contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"));
+  EXPECT_THAT(variables, Not(Contains(HasSubstr("SECRET"))));
+  EXPECT_THAT(variables, Not(Contains(StartsWith("MY_NCCL"))));
+}
+
 TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {
   const std::string name = absl::StrCat("trainyard-test-", getpid());
   auto first = std::make_unique<MachineClaim>(name);
