@@ -59,6 +59,22 @@ def test_user_and_folders_of_the_units_are_declared():
     assert re.findall(r"^d (\S+)", folders, re.M) == ["/etc/trainyard", "/srv/trainyard"]
 
 
+def test_a_folder_for_runs_that_exists_keeps_its_owner_and_mode(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "passwd").write_text("trainyard:x:64999:64999::/:/bin/sh\n")
+    (tmp_path / "etc" / "group").write_text("trainyard:x:64999:\n")
+    runs = tmp_path / "srv" / "trainyard"
+    runs.mkdir(parents=True)
+    runs.chmod(0o775)
+    before = runs.stat()
+
+    done = run("systemd-tmpfiles", "--create", f"--root={tmp_path}", "--prefix=/srv", SYSTEMD / "trainyard.tmpfiles")
+
+    after = runs.stat()
+    assert done.returncode == 0, done.stderr
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
 @pytest.fixture
 def slurm(cluster):
     """A folder with scontrol and srun for one node, and the environment of a batch script."""
