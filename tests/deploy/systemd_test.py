@@ -43,6 +43,12 @@ def test_stopping_the_worker_unit_leaves_its_trainers_alone():
     assert "\nKillMode=process\n" in text and "--stop-trainers" not in text and "PrivateTmp" not in text
 
 
+def test_the_worker_waits_until_the_file_system_with_the_run_folders_is_mounted():
+    unit, service = (SYSTEMD / "trainyard-worker.service").read_text().split("\n[Service]\n")
+
+    assert "\nRequiresMountsFor=/srv/trainyard\n" in unit and "ReadWritePaths=-/srv/trainyard " in service
+
+
 def test_units_are_restarted_without_a_limit():
     for path in SYSTEMD.glob("*.service"):
         unit, service = path.read_text().split("\n[Service]\n")
