@@ -109,6 +109,19 @@ def test_the_slurm_script_runs_a_job_and_ends_everything(slurm, steps, code):
     harness.assert_nothing_runs()
 
 
+def test_the_slurm_script_continues_its_job_after_a_requeue(slurm):
+    cluster, env = slurm
+    command = ["bash", SBATCH, cluster.write_job(), "--set", "train.steps=5"]
+
+    first = run(*command, env=env, cwd=cluster.folder)
+    again = run(*command, env={**env, "SLURM_RESTART_COUNT": "1"}, cwd=cluster.folder)
+
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(list((cluster.folder / "trainyard-runs").iterdir())) == 1, "it was submitted twice"
+    harness.assert_nothing_runs()
+
+
 def test_the_slurm_script_ends_when_the_daemons_do_not_start(slurm):
     cluster, env = slurm
     (cluster.folder / "slurm" / "srun").write_text("#!/bin/sh\nexit 7\n")
