@@ -133,6 +133,28 @@ def test_the_slurm_script_ends_when_the_daemons_do_not_start(slurm):
     harness.assert_nothing_runs()
 
 
+def test_the_slurm_script_accepts_many_nodes_and_passes_on_the_number_of_cpus(slurm):
+    cluster, env = slurm
+    (cluster.folder / "slurm" / "scontrol").write_text("#!/bin/sh\necho 127.0.0.1\nseq 100000\n")
+    (cluster.folder / "slurm" / "srun").write_text('#!/bin/sh\necho "$SRUN_CPUS_PER_TASK" >cpus\nexit 7\n')
+
+    done = run("bash", SBATCH, cluster.write_job(), env={**env, "SLURM_CPUS_PER_TASK": "4"}, cwd=cluster.folder)
+
+    assert done.returncode == 1 and "srun exited with 7" in done.stderr, done.stderr
+    assert (cluster.folder / "cpus").read_text() == "4\n"
+
+
+def test_the_slurm_script_does_not_wait_for_a_coordinator_that_no_host_can_reach(slurm):
+    cluster, env = slurm
+    (cluster.folder / "slurm" / "scontrol").write_text("#!/bin/sh\necho no-such-host.invalid\n")
+
+    # Bash counts the seconds of the script from this number.
+    done = run("bash", SBATCH, cluster.write_job(), env={**env, "SECONDS": "120"}, cwd=cluster.folder)
+
+    assert done.returncode == 1 and "no coordinator answers at no-such-host.invalid" in done.stderr, done.stderr
+    harness.assert_nothing_runs()
+
+
 def test_the_slurm_script_refuses_wrong_usage(slurm):
     _, env = slurm
     del env["SLURM_JOB_ID"]
