@@ -209,6 +209,7 @@ def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, 
     assert not (machine.root / "opt/trainyard/bin/trainyard-worker").exists()
     assert (machine.root / "etc/trainyard/worker.yaml").exists() and token.exists()
     assert (machine.root / "var/lib/trainyard/coordinator/store.db").exists()
+    (machine.root / "etc/trainyard/viewer-token").write_text("an administrator has made this token\n")
     machine.apt("purge", "trainyard-worker", "trainyard-coordinator", "trainctl")
     assert not (machine.root / "etc/trainyard").exists() and not (machine.root / "var/lib/trainyard").exists()
     machine.apt("purge", packages[2].name.split("_")[0])
