@@ -25,8 +25,9 @@ uint32_t UsableCores();
 // How many cores the affinity mask of this process contains, and which ones, by their numbers.
 uint32_t CoresOfAffinity();
 std::vector<uint32_t> CpusOfAffinity();
-// CPU time that cgroups allow, in cores; infinite if they set no limit.
-double CgroupCores();
+// CPU time that cgroups allow, in cores; infinite if they set no limit. `root` is the folder with /proc and /sys, which
+// tests replace.
+double CgroupCores(const std::string& root = "");
 // The machine's memory, or the cgroup's limit if that is less.
 uint64_t UsableMemoryBytes();
 
