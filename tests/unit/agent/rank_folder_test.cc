@@ -238,6 +238,12 @@ TEST(Inventory, InterfaceAddress_IsThatOfTheInterface) {
   EXPECT_THAT(std::string(InterfaceAddress("nope0").status().message()), HasSubstr("interfaces of this host: "));
 }
 
+TEST(Inventory, DataAddress_IsThatOfTheDefaultRouteIfTheNameOfTheCoordinatorLeadsToLoopback) {
+  // Written like this, 127.0.0.1 is not recognized as loopback before it is resolved, like a name in /etc/hosts.
+  EXPECT_EQ(DataAddress("0x7f000001:7070"), DataAddress("192.0.2.1:7070"));
+  EXPECT_EQ(DataAddress("127.0.1.1:7070"), "127.0.0.1");
+}
+
 TEST(Inventory, DataAddress_OfANameThatCannotBeResolvedIsLoopback) {
   EXPECT_EQ(DataAddress("[::1]:7070"), "127.0.0.1");
   EXPECT_EQ(DataAddress("no-such-host.invalid:7070"), "127.0.0.1");
