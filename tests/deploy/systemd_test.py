@@ -43,6 +43,12 @@ def test_stopping_the_worker_unit_leaves_its_trainers_alone():
     assert "\nKillMode=process\n" in text and "--stop-trainers" not in text and "PrivateTmp" not in text
 
 
+def test_a_system_call_that_a_unit_forbids_is_an_error_and_kills_no_trainer():
+    for path in SYSTEMD.glob("*.service"):
+        text = path.read_text()
+        assert "\nSystemCallFilter=@system-service\n" in text and "\nSystemCallErrorNumber=EPERM\n" in text, path
+
+
 def test_the_worker_waits_until_the_file_system_with_the_run_folders_is_mounted():
     unit, service = (SYSTEMD / "trainyard-worker.service").read_text().split("\n[Service]\n")
 
