@@ -69,6 +69,7 @@ def test_gpu_workers_are_one_pod_on_each_gpu_node_and_others_are_a_stateful_set(
     assert "DaemonSet" in kinds["gpu"] and not kinds["gpu"] & {"StatefulSet", "PodDisruptionBudget"}
     assert worker["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "8"
     for container in worker["containers"] + worker["initContainers"]:
+        assert container["image"] == f"trainyard-worker-cuda:{manifests.VERSION}"
         (name,) = [entry for entry in container["env"] if entry["name"] == "TRAINYARD_NAME"]
         assert name["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
 

@@ -53,6 +53,23 @@ def test_maintainer_scripts_are_valid_and_every_configuration_file_is_declared()
         assert (manifests.DEPLOY / "systemd" / f"{part}.yaml").exists()
 
 
+def test_a_token_that_could_not_be_completed_is_made_again(tmp_path):
+    text = (DEBIAN / "postinst.in").read_text().replace("@name@", "coordinator")
+    script = text.replace("/etc/trainyard", str(tmp_path)).replace("/run/systemd/system", "/nonexistent")
+    for program, line in (("systemd-sysusers", ""), ("systemd-tmpfiles", ""), ("chown", "exit 1\n")):
+        (tmp_path / program).write_text(f"#!/bin/sh\n{line}")
+        (tmp_path / program).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    failed = run("sh", "-s", "configure", input=script, env=environment)
+    (tmp_path / "chown").write_text("#!/bin/sh\n")
+    done = run("sh", "-s", "configure", input=script, env=environment)
+
+    assert failed.returncode != 0 and done.returncode == 0, done.stderr
+    assert re.fullmatch("[0-9a-f]{64}", (tmp_path / "token").read_text())
+    assert not (tmp_path / "token.new").exists()
+
+
 class Machine:
     """A bare Debian 12 in a folder."""
 
@@ -209,6 +226,7 @@ def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, 
     assert not (machine.root / "opt/trainyard/bin/trainyard-worker").exists()
     assert (machine.root / "etc/trainyard/worker.yaml").exists() and token.exists()
     assert (machine.root / "var/lib/trainyard/coordinator/store.db").exists()
+    (machine.root / "etc/trainyard/viewer-token").write_text("an administrator has made this token\n")
     machine.apt("purge", "trainyard-worker", "trainyard-coordinator", "trainctl")
     assert not (machine.root / "etc/trainyard").exists() and not (machine.root / "var/lib/trainyard").exists()
     machine.apt("purge", packages[2].name.split("_")[0])

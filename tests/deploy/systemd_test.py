@@ -43,6 +43,18 @@ def test_stopping_the_worker_unit_leaves_its_trainers_alone():
     assert "\nKillMode=process\n" in text and "--stop-trainers" not in text and "PrivateTmp" not in text
 
 
+def test_a_system_call_that_a_unit_forbids_is_an_error_and_kills_no_trainer():
+    for path in SYSTEMD.glob("*.service"):
+        text = path.read_text()
+        assert "\nSystemCallFilter=@system-service\n" in text and "\nSystemCallErrorNumber=EPERM\n" in text, path
+
+
+def test_the_worker_waits_until_the_file_system_with_the_run_folders_is_mounted():
+    unit, service = (SYSTEMD / "trainyard-worker.service").read_text().split("\n[Service]\n")
+
+    assert "\nRequiresMountsFor=/srv/trainyard\n" in unit and "ReadWritePaths=-/srv/trainyard " in service
+
+
 def test_units_are_restarted_without_a_limit():
     for path in SYSTEMD.glob("*.service"):
         unit, service = path.read_text().split("\n[Service]\n")
@@ -57,6 +69,22 @@ def test_user_and_folders_of_the_units_are_declared():
     folders = (SYSTEMD / "trainyard.tmpfiles").read_text()
     assert users.returncode == 0, users.stderr
     assert re.findall(r"^d (\S+)", folders, re.M) == ["/etc/trainyard", "/srv/trainyard"]
+
+
+def test_a_folder_for_runs_that_exists_keeps_its_owner_and_mode(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "passwd").write_text("trainyard:x:64999:64999::/:/bin/sh\n")
+    (tmp_path / "etc" / "group").write_text("trainyard:x:64999:\n")
+    runs = tmp_path / "srv" / "trainyard"
+    runs.mkdir(parents=True)
+    runs.chmod(0o775)
+    before = runs.stat()
+
+    done = run("systemd-tmpfiles", "--create", f"--root={tmp_path}", "--prefix=/srv", SYSTEMD / "trainyard.tmpfiles")
+
+    after = runs.stat()
+    assert done.returncode == 0, done.stderr
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
 
 
 @pytest.fixture
@@ -87,6 +115,19 @@ def test_the_slurm_script_runs_a_job_and_ends_everything(slurm, steps, code):
     harness.assert_nothing_runs()
 
 
+def test_the_slurm_script_continues_its_job_after_a_requeue(slurm):
+    cluster, env = slurm
+    command = ["bash", SBATCH, cluster.write_job(), "--set", "train.steps=5"]
+
+    first = run(*command, env=env, cwd=cluster.folder)
+    again = run(*command, env={**env, "SLURM_RESTART_COUNT": "1"}, cwd=cluster.folder)
+
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(list((cluster.folder / "trainyard-runs").iterdir())) == 1, "it was submitted twice"
+    harness.assert_nothing_runs()
+
+
 def test_the_slurm_script_ends_when_the_daemons_do_not_start(slurm):
     cluster, env = slurm
     (cluster.folder / "slurm" / "srun").write_text("#!/bin/sh\nexit 7\n")
@@ -95,6 +136,28 @@ def test_the_slurm_script_ends_when_the_daemons_do_not_start(slurm):
 
     assert done.returncode == 1
     assert "srun exited with 7" in done.stderr
+    harness.assert_nothing_runs()
+
+
+def test_the_slurm_script_accepts_many_nodes_and_passes_on_the_number_of_cpus(slurm):
+    cluster, env = slurm
+    (cluster.folder / "slurm" / "scontrol").write_text("#!/bin/sh\necho 127.0.0.1\nseq 100000\n")
+    (cluster.folder / "slurm" / "srun").write_text('#!/bin/sh\necho "$SRUN_CPUS_PER_TASK" >cpus\nexit 7\n')
+
+    done = run("bash", SBATCH, cluster.write_job(), env={**env, "SLURM_CPUS_PER_TASK": "4"}, cwd=cluster.folder)
+
+    assert done.returncode == 1 and "srun exited with 7" in done.stderr, done.stderr
+    assert (cluster.folder / "cpus").read_text() == "4\n"
+
+
+def test_the_slurm_script_does_not_wait_for_a_coordinator_that_no_host_can_reach(slurm):
+    cluster, env = slurm
+    (cluster.folder / "slurm" / "scontrol").write_text("#!/bin/sh\necho no-such-host.invalid\n")
+
+    # Bash counts the seconds of the script from this number.
+    done = run("bash", SBATCH, cluster.write_job(), env={**env, "SECONDS": "120"}, cwd=cluster.folder)
+
+    assert done.returncode == 1 and "no coordinator answers at no-such-host.invalid" in done.stderr, done.stderr
     harness.assert_nothing_runs()
 
 

@@ -1,5 +1,6 @@
 #include "worker/agent/environment.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace trainyard::agent {
@@ -29,6 +30,9 @@ constexpr const char* kInherited[] = {
     "ONEDNN_MAX_CPU_ISA",
     "TRAINYARD_FAULT_POINTS",
 };
+// All variables with this prefix are copied, too. NCCL has about a hundred.
+constexpr char kNcclPrefix[] = "NCCL_";
+constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
 constexpr int kSpinCount = 2000;
 constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -42,6 +46,15 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   for (const char* name : kInherited) {
     if (const char* value = options.lookup(name); value != nullptr) set(name, value);
   }
+  // NCCL finds the fastest interfaces itself, unless the job or the daemon's environment names one. Without "=", the
+  // name would be a prefix.
+  v1::JobSpec spec;
+  const bool names_interface = spec.ParseFromString(desired.spec()) && !spec.network().interface().empty();
+  if (names_interface) set(kNcclInterface, absl::StrCat("=", spec.network().interface()));
+  for (const char* const* at = options.inherited; at != nullptr && *at != nullptr; ++at) {
+    const bool is_replaced = names_interface && absl::StartsWith(*at, absl::StrCat(kNcclInterface, "="));
+    if (absl::StartsWith(*at, kNcclPrefix) && !is_replaced) variables.push_back(*at);
+  }
   set("TRAINYARD_TOKEN", options.token);
   if (!options.snapshots.empty()) set("TRAINYARD_SNAPSHOTS", options.snapshots);
   set("OMP_NUM_THREADS", options.threads);
@@ -51,11 +64,6 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   set("OMP_WAIT_POLICY", "PASSIVE");
   if (options.owns_cores && options.threads > 1) set("GOMP_SPINCOUNT", kSpinCount);
   set("GRPC_ENABLE_FORK_SUPPORT", "false");
-  // NCCL finds the fastest interfaces itself, unless the job names one. Without "=", the name would be a prefix.
-  v1::JobSpec spec;
-  if (spec.ParseFromString(desired.spec()) && !spec.network().interface().empty()) {
-    set("NCCL_SOCKET_IFNAME", absl::StrCat("=", spec.network().interface()));
-  }
   // The names that torchrun uses.
   set("RANK", desired.key().rank());
   set("WORLD_SIZE", desired.world_size());

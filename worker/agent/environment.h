@@ -1,5 +1,6 @@
-// The environment of a trainer. It contains only the variables that environment.cc names, and TRAINYARD_STACK_FILE
-// (process_table.cc), so that a job runs identically regardless of the shell that started the daemon. Pure.
+// The environment of a trainer. It contains only the variables that environment.cc names, those of NCCL, which describe
+// the network of this host, and TRAINYARD_STACK_FILE (process_table.cc), so that a job runs identically regardless of
+// the shell that started the daemon. Pure.
 #pragma once
 
 #include <functional>
@@ -17,6 +18,7 @@ struct EnvironmentOptions {
   std::string snapshots = {};  // folder in memory for snapshots; empty: none
   // Returns the daemon's own variable of this name; null: not set.
   std::function<const char*(const char* name)> lookup;
+  const char* const* inherited = nullptr;  // the environment of the daemon: NAME=value, ended by a null pointer
 };
 
 // Returns NAME=value, each name once.

@@ -21,18 +21,26 @@ namespace {
 
 constexpr uint64_t kSmallFileBytes = 64 << 10;
 
-// The folder of this process in a cgroup hierarchy; an empty `controller` means version 2.
-std::string CgroupFolder(absl::string_view controller) {
-  absl::StatusOr<std::string> groups = ReadFile("/proc/self/cgroup", kSmallFileBytes);
-  if (!groups.ok()) return "";
+// The folders of this process in a cgroup hierarchy, from its own to the one that is mounted: the limits of all of them
+// apply. An empty `controller` means version 2.
+std::vector<std::string> CgroupFolders(absl::string_view controller, const std::string& root) {
+  absl::StatusOr<std::string> groups = ReadFile(absl::StrCat(root, "/proc/self/cgroup"), kSmallFileBytes);
+  if (!groups.ok()) return {};
   for (absl::string_view line : absl::StrSplit(*groups, '\n')) {
     std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
     std::vector<absl::string_view> controllers = absl::StrSplit(parts[1], ',');
     if (std::find(controllers.begin(), controllers.end(), controller) == controllers.end()) continue;
-    return absl::StrCat("/sys/fs/cgroup", controller.empty() ? "" : "/", controller, parts[2] == "/" ? "" : parts[2]);
+    const std::string mount = absl::StrCat(root, "/sys/fs/cgroup", controller.empty() ? "" : "/", controller);
+    std::string folder = absl::StrCat(mount, parts[2] == "/" ? "" : parts[2]);
+    // A container without a cgroup namespace reads the path on its host, but only its own folder is mounted.
+    if (!FileExists(folder)) folder = mount;
+    std::vector<std::string> folders;
+    for (; folder.size() > mount.size(); folder.resize(folder.rfind('/'))) folders.push_back(folder);
+    folders.push_back(mount);
+    return folders;
   }
-  return "";
+  return {};
 }
 
 // The words of a small file; none if it cannot be read.
@@ -49,16 +57,18 @@ double NumberOr(const std::vector<std::string>& words, size_t index, double fall
 
 }  // namespace
 
-double CgroupCores() {
+double CgroupCores(const std::string& root) {
   double cores = INFINITY;
-  std::vector<std::string> max =
-      ReadWords(absl::StrCat(CgroupFolder(""), "/cpu.max"));  // "max 100000" or "150000 100000"
-  if (max.size() == 2 && max[0] != "max") cores = NumberOr(max, 0, INFINITY) / NumberOr(max, 1, 1);
+  for (const std::string& folder : CgroupFolders("", root)) {
+    const std::vector<std::string> max = ReadWords(absl::StrCat(folder, "/cpu.max"));  // "max 100000", "150000 100000"
+    if (max.size() == 2 && max[0] != "max") cores = std::min(cores, NumberOr(max, 0, INFINITY) / NumberOr(max, 1, 1));
+  }
   for (const char* controller : {"cpu", "cpuacct"}) {
-    std::string folder = CgroupFolder(controller);
-    double quota = NumberOr(ReadWords(absl::StrCat(folder, "/cpu.cfs_quota_us")), 0, -1);
-    double period = NumberOr(ReadWords(absl::StrCat(folder, "/cpu.cfs_period_us")), 0, 0);
-    if (quota > 0 && period > 0) cores = std::min(cores, quota / period);
+    for (const std::string& folder : CgroupFolders(controller, root)) {
+      const double quota = NumberOr(ReadWords(absl::StrCat(folder, "/cpu.cfs_quota_us")), 0, -1);
+      const double period = NumberOr(ReadWords(absl::StrCat(folder, "/cpu.cfs_period_us")), 0, 0);
+      if (quota > 0 && period > 0) cores = std::min(cores, quota / period);
+    }
   }
   return cores;
 }
@@ -87,9 +97,12 @@ uint32_t UsableCores() {
 
 uint64_t UsableMemoryBytes() {
   double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  bytes = std::min(bytes, NumberOr(ReadWords(absl::StrCat(CgroupFolder(""), "/memory.max")), 0, INFINITY));
-  bytes =
-      std::min(bytes, NumberOr(ReadWords(absl::StrCat(CgroupFolder("memory"), "/memory.limit_in_bytes")), 0, INFINITY));
+  for (const std::string& folder : CgroupFolders("", "")) {
+    bytes = std::min(bytes, NumberOr(ReadWords(absl::StrCat(folder, "/memory.max")), 0, INFINITY));
+  }
+  for (const std::string& folder : CgroupFolders("memory", "")) {
+    bytes = std::min(bytes, NumberOr(ReadWords(absl::StrCat(folder, "/memory.limit_in_bytes")), 0, INFINITY));
+  }
   return static_cast<uint64_t>(bytes);
 }
 

@@ -25,13 +25,15 @@ uint32_t UsableCores();
 // How many cores the affinity mask of this process contains, and which ones, by their numbers.
 uint32_t CoresOfAffinity();
 std::vector<uint32_t> CpusOfAffinity();
-// CPU time that cgroups allow, in cores; infinite if they set no limit.
-double CgroupCores();
+// CPU time that cgroups allow, in cores; infinite if they set no limit. `root` is the folder with /proc and /sys, which
+// tests replace.
+double CgroupCores(const std::string& root = "");
 // The machine's memory, or the cgroup's limit if that is less.
 uint64_t UsableMemoryBytes();
 
-// The address from which this host would connect to `coordinator`: "127.0.0.1" if the coordinator is on loopback.
-// Waits for the name server. Possible errors: NotFound: the coordinator's name is not resolved, or no interface
+// The address from which this host would connect to `coordinator`: "127.0.0.1" if the coordinator is on loopback. If
+// the coordinator has a name that leads to loopback on this host, it is the address of the default route, if there is
+// one. Waits for the name server. Possible errors: NotFound: the coordinator's name is not resolved, or no interface
 // leads to the coordinator.
 absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator);
 // As FindDataAddress, but returns "127.0.0.1" after an error: a host that reaches no other host can run jobs that need

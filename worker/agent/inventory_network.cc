@@ -26,6 +26,8 @@ namespace trainyard::agent {
 namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
+// Reserved for documentation, so it is no address of this host, and usually only the default route leads to it.
+constexpr char kElsewhere[] = "192.0.2.1";
 constexpr uint64_t kSpeedBytes = 64;
 
 // The host part of host:port, without the brackets of an IPv6 address.
@@ -55,14 +57,11 @@ uint32_t SpeedOf(const std::string& name, const std::string& sys) {
              : 0;
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator) {
-  if (SplitUnixAddress(coordinator).has_value()) return kLoopback;
+// The address from which this host would connect to `host`.
+absl::StatusOr<std::string> AddressTowards(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  const std::string host = HostPart(coordinator);
   // Any port will do, because nothing is sent.
   if (const int error = getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
     return absl::NotFoundError(absl::StrCat("the name '", host, "' is not resolved: ", gai_strerror(error)));
@@ -82,6 +81,19 @@ absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator) {
     if (!text.empty()) return text;
   }
   return absl::NotFoundError(absl::StrCat("no interface of this host leads to ", host));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator) {
+  if (SplitUnixAddress(coordinator).has_value()) return kLoopback;
+  const std::string host = HostPart(coordinator);
+  absl::StatusOr<std::string> address = AddressTowards(host);
+  if (!address.ok() || !IsLoopbackHost(*address) || IsLoopbackHost(host)) return address;
+  // The coordinator runs on this host, and its name means loopback only here: Debian's installer gives the name of a
+  // host the address 127.0.1.1 in /etc/hosts. Other hosts attach by this name, too, and must reach the ranks here.
+  absl::StatusOr<std::string> elsewhere = AddressTowards(kElsewhere);
+  return elsewhere.ok() ? elsewhere : address;
 }
 
 std::string DataAddress(const std::string& coordinator) { return FindDataAddress(coordinator).value_or(kLoopback); }

@@ -221,7 +221,8 @@ absl::StatusOr<LaunchRecord> ProcessTable::MakeLaunch(const StartProcess& start,
                                                 .owns_cores = start.owns_cores,
                                                 .token = start.token,
                                                 .snapshots = options_.snapshots(),
-                                                .lookup = &getenv}),
+                                                .lookup = &getenv,
+                                                .inherited = {environ}}),
       .log_bytes = options_.log_bytes_per_rank,
   };
   launch.variables.push_back(absl::StrCat("TRAINYARD_STACK_FILE=", JoinPath(folder, kStackFile)));

@@ -221,7 +221,26 @@ TEST(TrainerEnvironment, NcclUsesTheInterfaceOfTheJob) {
   spec.mutable_network()->set_interface("eth1");
   desired.set_spec(spec.SerializeAsString());
 
-  EXPECT_THAT(TrainerEnvironment(desired, {.token = "a", .lookup = lookup}), Contains("NCCL_SOCKET_IFNAME==eth1"));
+  const char* const daemon_environment[] = {"NCCL_SOCKET_IFNAME=eth0", nullptr};
+  const std::vector<std::string> variables =
+      TrainerEnvironment(desired, {.token = "a", .lookup = lookup, .inherited = daemon_environment});
+  EXPECT_THAT(variables, Contains("NCCL_SOCKET_IFNAME==eth1"));
+  EXPECT_THAT(variables, Not(Contains("NCCL_SOCKET_IFNAME=eth0")));
+}
+
+TEST(TrainerEnvironment, ContainsWhatNcclReads) {
+  const auto lookup = [](const char* name) -> const char* {
+    return std::string(name) == "CUDA_DEVICE_ORDER" ? "PCI_BUS_ID" : nullptr;
+  };
+  const char* const daemon_environment[] = {"NCCL_IB_HCA=mlx5_0", "SECRET=x", "MY_NCCL_DEBUG=INFO", nullptr};
+
+  std::vector<std::string> variables =
+      TrainerEnvironment({}, {.token = "a", .lookup = lookup, .inherited = daemon_environment});
+
+  EXPECT_THAT(variables, Contains("NCCL_IB_HCA=mlx5_0"));
+  EXPECT_THAT(variables, Contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"));
+  EXPECT_THAT(variables, Not(Contains(HasSubstr("SECRET"))));
+  EXPECT_THAT(variables, Not(Contains(StartsWith("MY_NCCL"))));
 }
 
 TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {

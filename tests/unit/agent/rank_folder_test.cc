@@ -192,6 +192,24 @@ TEST(Inventory, OfThisHost_IsPlausible) {
   EXPECT_NE(inventory.gpus().empty(), inventory.gpu_note().empty());
 }
 
+TEST(Inventory, CgroupCores_AreLimitedByEveryFolderAndAlsoInAContainerWithThePathOfItsHost) {
+  const TemporaryFolder host;
+  const TemporaryFolder container;
+  const auto write = [](const std::string& path, const std::string& text) {
+    EXPECT_EQ(MakeFolders(std::filesystem::path(path).parent_path().string()), absl::OkStatus());
+    std::ofstream(path) << text;
+  };
+  write(host / "proc/self/cgroup", "0::/a.slice/b.service\n");
+  write(host / "sys/fs/cgroup/a.slice/b.service/cpu.max", "max 100000\n");
+  write(host / "sys/fs/cgroup/a.slice/cpu.max", "250000 100000\n");
+  write(container / "proc/self/cgroup", "4:cpu,cpuacct:/kubepods/pod1/c2\n");
+  write(container / "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n");
+  write(container / "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+
+  EXPECT_DOUBLE_EQ(CgroupCores(host.path()), 2.5);
+  EXPECT_DOUBLE_EQ(CgroupCores(container.path()), 4);
+}
+
 TEST(Inventory, CudaVisibleDevices_SelectsAndOrdersTheGpus) {
   v1::Inventory inventory;
   for (const char* uuid : {"GPU-aa10", "GPU-ab20", "GPU-ac30"}) {
@@ -218,6 +236,12 @@ TEST(Inventory, CudaVisibleDevices_SelectsAndOrdersTheGpus) {
 TEST(Inventory, InterfaceAddress_IsThatOfTheInterface) {
   EXPECT_EQ(InterfaceAddress("lo").value_or("none"), "127.0.0.1");
   EXPECT_THAT(std::string(InterfaceAddress("nope0").status().message()), HasSubstr("interfaces of this host: "));
+}
+
+TEST(Inventory, DataAddress_IsThatOfTheDefaultRouteIfTheNameOfTheCoordinatorLeadsToLoopback) {
+  // Written like this, 127.0.0.1 is not recognized as loopback before it is resolved, like a name in /etc/hosts.
+  EXPECT_EQ(DataAddress("0x7f000001:7070"), DataAddress("192.0.2.1:7070"));
+  EXPECT_EQ(DataAddress("127.0.1.1:7070"), "127.0.0.1");
 }
 
 TEST(Inventory, DataAddress_OfANameThatCannotBeResolvedIsLoopback) {
