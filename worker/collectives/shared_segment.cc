@@ -113,8 +113,9 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Join(const SharedS
   if (status.ok()) status = segment->OpenPeers();
   if (!status.ok()) {
     segment->Break();
-    return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size,
-                                                    " could not share memory with its peers: ", status.message()));
+    return absl::Status(status.code(),
+                        absl::StrCat("rank ", segment->NameOf(options.rank), ", one of ", options.world_size,
+                                     ", could not share memory with its peers: ", status.message()));
   }
   return segment;
 }

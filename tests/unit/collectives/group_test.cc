@@ -408,6 +408,31 @@ TEST(NewGroup, MissingRank_IsNamedWithItsGroup) {
   EXPECT_THAT(status.message(), HasSubstr("rank 3"));
 }
 
+TEST(NewGroup, PeersThatShareMemory_HaveTheirNumbersOfTheWorldInMessages) {
+  MemoryStore store;
+  absl::Status status;
+
+  const absl::Status joined = OnRanks(2, [&](int member) -> absl::Status {
+    const int rank = member == 0 ? 1 : 3;
+    ASSIGN_OR_RETURN(auto group, NewGroup({.name = "shard",
+                                           .members = {1, 3},
+                                           .world_size = 4,
+                                           .rank = rank,
+                                           .store = &store,
+                                           .place = "one host",
+                                           .timeout = absl::Minutes(1)}));
+    if (rank == 1) {
+      status = group->Barrier()->Wait();
+    } else {
+      group->Abort("rank 3 leaves");
+    }
+    return absl::OkStatus();
+  });
+
+  ASSERT_EQ(joined, absl::OkStatus());
+  EXPECT_EQ(status, absl::UnavailableError("barrier 1 of rank 1 in a group of 2 failed: rank 3 has left the group"));
+}
+
 TEST(JoinMesh, ReshardSizeThatDoesNotDivide_IsRefused) {
   MemoryStore store;
   Mesh mesh = *Mesh::Create({.dp_shard = 4}, 4);
