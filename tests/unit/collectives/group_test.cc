@@ -6,6 +6,8 @@
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
 #include <functional>
@@ -19,6 +21,7 @@
 #include "tests/parity/stores.h"
 #include "tests/unit/collectives/transports.h"
 #include "worker/collectives/abort_switch.h"
+#include "worker/collectives/shared_buffer.h"
 
 namespace trainyard {
 namespace {
@@ -380,6 +383,23 @@ TEST(SharedMemory, Progress_AdvancesOperationsWithoutWaiting) {
   EXPECT_EQ(first->Wait(), absl::OkStatus());
   EXPECT_EQ(second->Wait(), absl::OkStatus());
   EXPECT_TRUE(a.eq(3).all().item<bool>() && b.eq(3).all().item<bool>());
+}
+
+// The daemon asks a rank that makes no progress for its stack by a signal, also while the rank allocates memory.
+TEST(SharedBuffer, IsAllocatedDespiteSignals) {
+  signal(SIGUSR1, [](int) {});
+  const pthread_t allocating = pthread_self();
+  std::atomic<bool> is_done = false;
+  std::thread sender([&] {
+    for (int i = 0; i < 20'000 && !is_done; ++i) pthread_kill(allocating, SIGUSR1);
+  });
+
+  const absl::Status status = SharedBuffer::Make(size_t{64} << 20).status();
+  is_done = true;
+  sender.join();
+
+  signal(SIGUSR1, SIG_DFL);
+  EXPECT_EQ(status, absl::OkStatus());
 }
 
 TEST(NewGroup, InvalidMembers_AreRefused) {
