@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/descriptor_limit.h"
 #include "common/escape.h"
 #include "common/exit_codes.h"
 #include "common/lifeline.h"
@@ -95,19 +96,16 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
   }
 }
 
-// Each daemon needs a descriptor. The system's hard limit is often far above a shell's default.
+// Each daemon needs a descriptor.
 void RaiseDescriptors() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t connections = DescriptorsForConnections(limit.rlim_cur);
+  const rlim_t limit = RaiseDescriptorLimit();
+  if (limit == 0) return;
+  const rlim_t connections = DescriptorsForConnections(limit);
   if (connections >= limits::kHosts) return;
   spdlog::warn(
       "{} file descriptors are allowed, enough for about {} hosts of the {} that this version supports; raise the hard "
       "limit (ulimit -Hn, LimitNOFILE=) to attach more",
-      limit.rlim_cur, connections, limits::kHosts);
+      limit, connections, limits::kHosts);
 }
 
 int Run(const CoordinatorOptions& options, const std::function<void()>& reload) {

@@ -62,8 +62,8 @@ void SetInterface(const v1::DesiredTrainer& desired, const v1::JobSpec& spec, co
     if (is_chosen) variables[name] = interface;
     variables.try_emplace(name, interface);
   }
-  // NCCL finds the fastest interfaces itself.
-  if (is_chosen) variables["NCCL_SOCKET_IFNAME"] = interface;
+  // NCCL finds the fastest interfaces itself. Without '=', eth1 would stand for eth10, too.
+  if (is_chosen) variables["NCCL_SOCKET_IFNAME"] = absl::StrCat("=", interface);
 }
 
 // The client of the link is the Python package (client/python).

@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "trainyard/v1/job.pb.h"
 
 namespace trainyard::agent {
 namespace {
@@ -64,6 +65,12 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   set("OMP_WAIT_POLICY", "PASSIVE");
   if (options.owns_cores && options.threads > 1) set("GOMP_SPINCOUNT", kSpinCount);
   set("GRPC_ENABLE_FORK_SUPPORT", "false");
+  // Trainers bind gloo to the data address, but NCCL chooses interfaces itself. With '=', the name must match exactly:
+  // eth1 does not stand for eth10, too.
+  v1::JobSpec spec;
+  if (spec.ParseFromString(desired.spec()) && !spec.network().interface().empty()) {
+    set("NCCL_SOCKET_IFNAME", absl::StrCat("=", spec.network().interface()));
+  }
   // The names that torchrun uses.
   set("RANK", desired.key().rank());
   set("WORLD_SIZE", desired.world_size());

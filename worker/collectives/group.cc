@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -48,20 +49,23 @@ absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const GroupMember& me
                        .timeout = member.options.timeout});
 }
 
-absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const GroupMember& member, int rank, int size,
-                                                              absl::string_view prefix) {
+// `world_ranks`: the members that share memory, in order.
+absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const GroupMember& member, int rank,
+                                                              std::vector<int> world_ranks, absl::string_view prefix) {
   return NewPlaceCommunicator({.rank = rank,
-                               .world_size = size,
+                               .world_size = static_cast<int>(world_ranks.size()),
                                .store = member.options.store,
                                .prefix = std::string(prefix),
                                .timeout = member.options.timeout,
-                               .piece_bytes = member.options.piece_bytes});
+                               .piece_bytes = member.options.piece_bytes,
+                               .world_ranks = std::move(world_ranks)});
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const GroupMember& member, int local_size) {
   const int place = member.rank / local_size, local = member.rank % local_size;
-  ASSIGN_OR_RETURN(auto inside,
-                   JoinShared(member, local, local_size, absl::StrCat(member.prefix, "inside/", place, "/")));
+  const auto first = member.members.begin() + place * local_size;
+  ASSIGN_OR_RETURN(auto inside, JoinShared(member, local, std::vector<int>(first, first + local_size),
+                                           absl::StrCat(member.prefix, "inside/", place, "/")));
   ASSIGN_OR_RETURN(auto across, JoinGloo(member, place, member.size() / local_size,
                                          absl::StrCat(member.prefix, "across/", local, "/")));
   return NewHostwiseCommunicator(std::move(inside), std::move(across), member.options.piece_bytes);
@@ -75,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const GroupMember& memb
     case Transport::kSingle:
       return NewSingleCommunicator();
     case Transport::kShared:
-      return JoinShared(member, member.rank, member.size(), member.prefix);
+      return JoinShared(member, member.rank, member.members, member.prefix);
     case Transport::kHostwise:
       return JoinHostwise(member, RanksPerPlace(places));
     case Transport::kGloo:

@@ -69,9 +69,7 @@ class HostwiseCommunicator final : public Communicator {
   absl::Status MonitoredBarrier(absl::Duration limit) override {
     std::shared_ptr<HostwiseOperation> operation =
         Enqueue("monitored-barrier", at::Tensor(), [this, limit]() -> absl::Status {
-          RETURN_IF_ERROR(inside_->MonitoredBarrier(limit))
-              << "on the host of rank " << rank() << ", whose " << inside_->world_size()
-              << " ranks are numbered from 0 here";
+          RETURN_IF_ERROR(inside_->MonitoredBarrier(limit)) << "among the ranks of one host";
           RETURN_IF_ERROR(across_->MonitoredBarrier(limit))
               << "among the " << across_->world_size()
               << " hosts of the group, which are numbered from 0 here and have " << inside_->world_size()

@@ -13,12 +13,19 @@
 
 namespace trainyard {
 
+int AllocateNow(int fd, size_t bytes) {
+  int error;
+  // A signal, such as the daemon's request for a stack, interrupts this call despite SA_RESTART.
+  do error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  while (error == EINTR);
+  return error;
+}
+
 absl::StatusOr<std::shared_ptr<SharedBuffer>> SharedBuffer::Make(size_t bytes) {
   const int fd = memfd_create("trainyard-buffer", MFD_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "cannot create shared memory");
   std::shared_ptr<SharedBuffer> buffer(new SharedBuffer(fd, bytes));
-  // Allocated in advance: running out of memory later would raise SIGBUS in the middle of a step.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  const int error = AllocateNow(fd, bytes);
   if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot allocate ", bytes, " bytes of shared memory"));
   RETURN_IF_ERROR(buffer->Map(PROT_READ | PROT_WRITE));
   return buffer;

@@ -49,7 +49,11 @@ struct SharedMemoryOperation {
 class SharedMemoryCommunicator final : public PlaceCommunicator {
  public:
   SharedMemoryCommunicator(const SharedSegmentOptions& options, std::unique_ptr<SharedSegment> segment)
-      : rank_(options.rank), world_size_(options.world_size), timeout_(options.timeout), segment_(std::move(segment)) {}
+      : rank_(options.rank),
+        world_size_(options.world_size),
+        world_ranks_(options.world_ranks),
+        timeout_(options.timeout),
+        segment_(std::move(segment)) {}
 
   // Peers may still wait for operations that this rank started but never waited for; they must not wait forever.
   ~SharedMemoryCommunicator() override {
@@ -166,7 +170,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     }
     if (status.ok()) status = Run(operation);
     if (status.ok() && !operation.is_over) return true;
-    if (!status.ok()) operation.status = Break(AnnotateFailure(operation.name, *this, status));
+    if (!status.ok()) operation.status = Break(Annotate(operation.name, status));
     if (status.ok()) history_.Add(operation.name);
     operation.is_over = true;
     operation.out = operation.in = at::Tensor();
@@ -227,13 +231,26 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return absl::OkStatus();
   }
 
+  // The number of a rank of the group in messages.
+  int NameOf(int rank) const { return world_ranks_.empty() ? rank : world_ranks_[static_cast<size_t>(rank)]; }
+
+  // "all-reduce 17 of rank 6 in a group of 2 failed: ...", or "of rank 0 of 2" if all ranks have the same numbers in
+  // the world.
+  absl::Status Annotate(absl::string_view name, const absl::Status& status) const {
+    bool renumbered = false;
+    for (int rank = 0; rank < world_size_; ++rank) renumbered = renumbered || NameOf(rank) != rank;
+    if (!renumbered || absl::IsAborted(status)) return AnnotateFailure(name, *this, status);
+    return absl::Status(status.code(), absl::StrCat(name, " of rank ", NameOf(rank_), " in a group of ", world_size_,
+                                                    " failed: ", status.message()));
+  }
+
   absl::Status CompareWithPeers() {
     const std::string own = segment_->OperationOf(rank_, ticket_);
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) continue;
       std::string theirs = segment_->OperationOf(rank, ticket_);
       if (theirs == own) continue;
-      return absl::UnavailableError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time",
+      return absl::UnavailableError(absl::StrCat("rank ", NameOf(rank), " takes part in ", theirs, " at the same time",
                                                  DescribeFault(own, rank, theirs)));
     }
     return absl::OkStatus();
@@ -243,7 +260,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   std::string DescribeFault(absl::string_view own, int rank, absl::string_view theirs) const {
     if (history_.IsExpected(own) == history_.IsExpected(theirs)) return "";
     const int at_fault = history_.IsExpected(own) ? rank : rank_;
-    return absl::StrCat("; rank ", at_fault, " is at fault: in earlier steps, ", history_.NextExpected(), " came next");
+    return absl::StrCat("; rank ", NameOf(at_fault), " is at fault: in earlier steps, ", history_.NextExpected(),
+                        " came next");
   }
 
   int64_t PieceElements(const SharedMemoryOperation& operation) const {
@@ -388,6 +406,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   const int rank_;
   const int world_size_;
+  const std::vector<int> world_ranks_;  // as in SharedSegmentOptions
   const absl::Duration timeout_;
   std::unique_ptr<SharedSegment> segment_;
   std::deque<std::shared_ptr<SharedMemoryOperation>> queue_;  // started, but not yet run; used by one thread

@@ -113,8 +113,9 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Join(const SharedS
   if (status.ok()) status = segment->OpenPeers();
   if (!status.ok()) {
     segment->Break();
-    return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size,
-                                                    " could not share memory with its peers: ", status.message()));
+    return absl::Status(status.code(),
+                        absl::StrCat("rank ", segment->NameOf(options.rank), ", one of ", options.world_size,
+                                     ", could not share memory with its peers: ", status.message()));
   }
   return segment;
 }
@@ -130,8 +131,7 @@ SharedSegment::~SharedSegment() {
 absl::Status SharedSegment::Make() {
   fd_ = memfd_create("trainyard-segment", MFD_CLOEXEC);
   if (fd_ < 0) return ErrnoStatus(errno, "cannot create shared memory");
-  // Allocated in advance: running out of memory later would raise SIGBUS in the middle of a step.
-  int error = posix_fallocate(fd_, 0, static_cast<off_t>(size_bytes()));
+  const int error = AllocateNow(fd_, size_bytes());
   if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot allocate ", size_bytes(), " bytes of shared memory"));
   RETURN_IF_ERROR(Map(fd_));
   header_->world_size = static_cast<uint32_t>(options_.world_size);

@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "checkpoint/fault_points.h"
 #include "common/clock.h"
+#include "common/descriptor_limit.h"
 #include "common/files.h"
 #include "common/plural.h"
 #include "common/standard_descriptors.h"
@@ -229,6 +230,7 @@ absl::StatusOr<ModelSizes> SizesFromSpec(absl::string_view spec_bytes) {
 
 int RunTraining(const TrainerOptions& options) {
   WatchSignals();
+  RaiseDescriptorLimit();  // in a group over gloo, each peer needs two descriptors
   StartedTimer timer = StartKernelTimer();
   const char* stack_file = getenv("TRAINYARD_STACK_FILE");
   WriteStackAtSignal(stack_file == nullptr ? "" : stack_file);

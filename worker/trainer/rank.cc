@@ -28,8 +28,12 @@ namespace {
 // of the same job is not waited for.
 constexpr absl::Duration kFolderWait = absl::Seconds(10);
 
-// The slowest rank may still be reading its checkpoint or its data while the others wait for it.
-constexpr absl::Duration kReadyLimit = absl::Minutes(30);
+// The slowest rank may still be reading its checkpoint, its initial weights or its data while the others wait for it.
+// Tokenization has the same limit (kReadingLimit).
+constexpr absl::Duration kReadyLimit = absl::Hours(12);
+
+// The name of the value with which rank 0 tells the other ranks that it joins them.
+constexpr char kRankZeroJoins[] = "rank-0-joins";
 
 // All ranks decide identically, because the coordinator sets the number of ranks per host, which is constant for a
 // generation.
@@ -41,6 +45,15 @@ absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
         order.host, "; choose auto, or resources.hosts with a host that has enough free slots"));
   }
   return order.config.shared_memory != Switch::kOff;
+}
+
+// Rank 0 may verify a large partial checkpoint before it joins (AcquireFolder), which may take longer than the members
+// of a group wait for each other.
+absl::Status AwaitRankZero(const StartOrder& order, Link& link) {
+  if (order.world_size == 1) return absl::OkStatus();
+  if (order.rank == 0) return link.Put(kRankZeroJoins, "1");
+  RETURN_IF_ERROR(link.Get(kRankZeroJoins, kReadyLimit)) << "while waiting for rank 0 to join";
+  return absl::OkStatus();
 }
 
 std::vector<CommunicatorProgress> ProgressOf(AbortSwitch& abort_switch) {
@@ -59,6 +72,7 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   link.ReportProgress(Phase::kJoining, 0);
   ASSIGN_OR_RETURN(bool shared_memory, MaySharedMemory(order));
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
+  RETURN_IF_ERROR(AwaitRankZero(order, link));
   GroupOptions options{.world_size = order.world_size, .rank = order.rank, .store = &link, .host = order.host};
   if (!order.data_address.empty()) options.address = order.data_address;
   options.shared_memory = shared_memory;

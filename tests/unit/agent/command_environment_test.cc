@@ -98,7 +98,7 @@ TEST(CommandEnvironment, RanksOnSeveralHosts_UseTheInterfaceOfTheDataAddress_Unl
 
   spec.mutable_network()->set_interface("eth3");
   desired.set_spec(spec.SerializeAsString());
-  EXPECT_THAT(variables(desired, {"NCCL_SOCKET_IFNAME=ib0"}), Contains("NCCL_SOCKET_IFNAME=eth3"));
+  EXPECT_THAT(variables(desired, {"NCCL_SOCKET_IFNAME=ib0"}), Contains("NCCL_SOCKET_IFNAME==eth3"));
 }
 
 TEST(CommandEnvironment, OmpNumThreads_IsThatOfTheJob_ElseOfTheDaemon_ElseOneIfRanksShareTheHost) {

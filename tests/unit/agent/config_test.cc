@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "tests/unit/temporary_folder.h"
+#include "trainyard/v1/job.pb.h"
 #include "worker/agent/environment.h"
 #include "worker/agent/machine_claim.h"
 
@@ -252,6 +253,19 @@ TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {
   first = nullptr;
 
   EXPECT_TRUE(MachineClaim(name).held());
+}
+
+TEST(TrainerEnvironment, NcclUsesTheInterfaceThatTheJobNames) {
+  const EnvironmentOptions options{.token = "a", .lookup = [](const char*) -> const char* { return nullptr; }};
+  v1::JobSpec spec;
+  v1::DesiredTrainer desired;
+  desired.set_spec(spec.SerializeAsString());
+  EXPECT_THAT(TrainerEnvironment(desired, options), Not(Contains(StartsWith("NCCL_"))));
+
+  spec.mutable_network()->set_interface("eth1");
+  desired.set_spec(spec.SerializeAsString());
+
+  EXPECT_THAT(TrainerEnvironment(desired, options), Contains("NCCL_SOCKET_IFNAME==eth1"));
 }
 
 TEST(TrainerEnvironment, ThreadsSpinOnlyOnCoresOfTheirOwn) {

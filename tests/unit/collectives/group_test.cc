@@ -6,6 +6,8 @@
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
 #include <functional>
@@ -19,6 +21,7 @@
 #include "tests/parity/stores.h"
 #include "tests/unit/collectives/transports.h"
 #include "worker/collectives/abort_switch.h"
+#include "worker/collectives/shared_buffer.h"
 
 namespace trainyard {
 namespace {
@@ -382,6 +385,23 @@ TEST(SharedMemory, Progress_AdvancesOperationsWithoutWaiting) {
   EXPECT_TRUE(a.eq(3).all().item<bool>() && b.eq(3).all().item<bool>());
 }
 
+// The daemon asks a rank that makes no progress for its stack by a signal, also while the rank allocates memory.
+TEST(SharedBuffer, IsAllocatedDespiteSignals) {
+  signal(SIGUSR1, [](int) {});
+  const pthread_t allocating = pthread_self();
+  std::atomic<bool> is_done = false;
+  std::thread sender([&] {
+    for (int i = 0; i < 20'000 && !is_done; ++i) pthread_kill(allocating, SIGUSR1);
+  });
+
+  const absl::Status status = SharedBuffer::Make(size_t{64} << 20).status();
+  is_done = true;
+  sender.join();
+
+  signal(SIGUSR1, SIG_DFL);
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
 TEST(NewGroup, InvalidMembers_AreRefused) {
   MemoryStore store;
   auto refused = [&](std::vector<int> members) {
@@ -406,6 +426,31 @@ TEST(NewGroup, MissingRank_IsNamedWithItsGroup) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("shard of ranks 1-3 by 2"));
   EXPECT_THAT(status.message(), HasSubstr("rank 3"));
+}
+
+TEST(NewGroup, PeersThatShareMemory_HaveTheirNumbersOfTheWorldInMessages) {
+  MemoryStore store;
+  absl::Status status;
+
+  const absl::Status joined = OnRanks(2, [&](int member) -> absl::Status {
+    const int rank = member == 0 ? 1 : 3;
+    ASSIGN_OR_RETURN(auto group, NewGroup({.name = "shard",
+                                           .members = {1, 3},
+                                           .world_size = 4,
+                                           .rank = rank,
+                                           .store = &store,
+                                           .place = "one host",
+                                           .timeout = absl::Minutes(1)}));
+    if (rank == 1) {
+      status = group->Barrier()->Wait();
+    } else {
+      group->Abort("rank 3 leaves");
+    }
+    return absl::OkStatus();
+  });
+
+  ASSERT_EQ(joined, absl::OkStatus());
+  EXPECT_EQ(status, absl::UnavailableError("barrier 1 of rank 1 in a group of 2 failed: rank 3 has left the group"));
 }
 
 TEST(JoinMesh, ReshardSizeThatDoesNotDivide_IsRefused) {

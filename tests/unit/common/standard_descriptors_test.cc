@@ -5,6 +5,8 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include "common/descriptor_limit.h"
+
 namespace trainyard {
 namespace {
 
@@ -30,6 +32,18 @@ TEST(StandardDescriptors, ClosedDescriptors_AreOpenedOnDevNull) {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
         << "with descriptors from " << first_closed << " on closed, the child ended with wait status " << status;
   }
+}
+
+TEST(DescriptorLimit, IsRaisedToTheHardLimit) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low = {.rlim_cur = 64, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+
+  const rlim_t raised = RaiseDescriptorLimit();
+
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(raised, before.rlim_max);
 }
 
 }  // namespace

@@ -100,6 +100,10 @@ class FakeLink final : public Link {
   void Close(absl::Duration) override {}
   absl::Status Put(absl::string_view name, absl::string_view value) override { return store_->Put(name, value); }
   absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout) override {
+    {
+      absl::MutexLock lock(&mu_);
+      get_timeouts_.push_back(timeout);
+    }
     return store_->Get(std::string(name), timeout);
   }
 
@@ -134,6 +138,7 @@ class FakeLink final : public Link {
   const std::vector<EvalRecord>& evals() const { return evals_; }
   const std::vector<TrainerFact>& facts() const { return facts_; }
   const std::vector<Phase>& phases() const { return phases_; }
+  const std::vector<absl::Duration>& get_timeouts() const { return get_timeouts_; }  // of each Get, in order
   const WorkTotals& work() const { return work_; }
   const std::vector<MemoryUse>& memory() const { return memory_; }
   const std::function<std::vector<CommunicatorProgress>()>& poll() const { return poll_; }
@@ -164,6 +169,7 @@ class FakeLink final : public Link {
   std::vector<StepRecord> steps_;
   std::vector<EvalRecord> evals_;
   std::vector<Phase> phases_;
+  std::vector<absl::Duration> get_timeouts_;
   WorkTotals work_;
   std::vector<MemoryUse> memory_;
   std::function<std::vector<CommunicatorProgress>()> poll_;

@@ -481,5 +481,16 @@ TEST_F(RunTest, Phases_AreReportedByEveryRankAndIncludeASaveThatRanksWaitFor) {
   EXPECT_THAT(links[0].poll()(), SizeIs(0));
 }
 
+// Before it joins, rank 0 may verify a large partial checkpoint.
+TEST_F(RunTest, OtherRanks_WaitForHoursUntilRankZeroJoins) {
+  FakeStore store;
+  FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
+
+  RunTwo(Order("run", 1), links);
+
+  ASSERT_FALSE(links[1].get_timeouts().empty());
+  EXPECT_EQ(links[1].get_timeouts().front(), absl::Hours(12));
+}
+
 }  // namespace
 }  // namespace trainyard
