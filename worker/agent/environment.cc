@@ -47,8 +47,8 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   for (const char* name : kInherited) {
     if (const char* value = options.lookup(name); value != nullptr) set(name, value);
   }
-  // NCCL finds the fastest interfaces itself, unless the job or the daemon's environment names one. Without "=", the
-  // name would be a prefix.
+  // Trainers bind gloo to the data address, but NCCL chooses interfaces itself, unless the job or the daemon's
+  // environment names one. With "=", the name must match exactly: eth1 does not stand for eth10, too.
   v1::JobSpec spec;
   const bool names_interface = spec.ParseFromString(desired.spec()) && !spec.network().interface().empty();
   if (names_interface) set(kNcclInterface, absl::StrCat("=", spec.network().interface()));
@@ -65,12 +65,6 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   set("OMP_WAIT_POLICY", "PASSIVE");
   if (options.owns_cores && options.threads > 1) set("GOMP_SPINCOUNT", kSpinCount);
   set("GRPC_ENABLE_FORK_SUPPORT", "false");
-  // Trainers bind gloo to the data address, but NCCL chooses interfaces itself. With '=', the name must match exactly:
-  // eth1 does not stand for eth10, too.
-  v1::JobSpec spec;
-  if (spec.ParseFromString(desired.spec()) && !spec.network().interface().empty()) {
-    set("NCCL_SOCKET_IFNAME", absl::StrCat("=", spec.network().interface()));
-  }
   // The names that torchrun uses.
   set("RANK", desired.key().rank());
   set("WORLD_SIZE", desired.world_size());

@@ -32,7 +32,7 @@ constexpr absl::Duration kFolderWait = absl::Seconds(10);
 // Tokenization has the same limit (kReadingLimit).
 constexpr absl::Duration kReadyLimit = absl::Hours(12);
 
-// The name of the value with which rank 0 tells the other ranks that it joins them.
+// The name of the value by which rank 0 reports to the other ranks that it joins them.
 constexpr char kRankZeroJoins[] = "rank-0-joins";
 
 // All ranks decide identically, because the coordinator sets the number of ranks per host, which is constant for a

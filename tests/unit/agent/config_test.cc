@@ -255,19 +255,6 @@ TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {
   EXPECT_TRUE(MachineClaim(name).held());
 }
 
-TEST(TrainerEnvironment, NcclUsesTheInterfaceThatTheJobNames) {
-  const EnvironmentOptions options{.token = "a", .lookup = [](const char*) -> const char* { return nullptr; }};
-  v1::JobSpec spec;
-  v1::DesiredTrainer desired;
-  desired.set_spec(spec.SerializeAsString());
-  EXPECT_THAT(TrainerEnvironment(desired, options), Not(Contains(StartsWith("NCCL_"))));
-
-  spec.mutable_network()->set_interface("eth1");
-  desired.set_spec(spec.SerializeAsString());
-
-  EXPECT_THAT(TrainerEnvironment(desired, options), Contains("NCCL_SOCKET_IFNAME==eth1"));
-}
-
 TEST(TrainerEnvironment, ThreadsSpinOnlyOnCoresOfTheirOwn) {
   const auto lookup = [](const char*) -> const char* { return nullptr; };
   const auto spins = Contains(StartsWith("GOMP_SPINCOUNT="));
