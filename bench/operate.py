@@ -89,7 +89,7 @@ def read_arguments(rows, arguments=None):
             ("warm-steps", int, 70_000, "row rss: steps that one long job makes in the warm-up, to fill its history"),
             ("warm-jobs", int, 30, "row rss: short jobs that must end in the warm-up after the fill-jobs"),
             ("fill-jobs", int, 101_000, "row rss: jobs that are submitted and cancelled in the warm-up"),
-            ("interval", float, 5, "row rss: seconds between samples"),
+            ("interval", float, 5, "row rss: seconds between two samples"),
             ("pause", float, 10, "row rss: mean seconds between short jobs"),
             ("share", float, 0.1, "row rss: the share of the time in which the long job may run after the warm-up")):
         parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{what} (default {default:,})")

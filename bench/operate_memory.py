@@ -1,6 +1,9 @@
 """The row `rss` of `./dev bench operate`: whether the memory of coordinator and daemons grows while jobs, watchers and
 scrapes come and go.
 
+Memory is sampled at rest: once per period the clients finish what they do and begin nothing new, because streams and
+jobs that are under way need a different amount of memory at each moment. Only a long job continues.
+
 What is limited is filled during the warm-up, so that only a leak grows later: jobs are submitted and cancelled until
 the events of the cluster and the ids of deleted jobs have reached their limits, a long job makes steps until its
 history is full, and short jobs replace the cancelled ones in the history of finished jobs. An allocator keeps what the
@@ -23,6 +26,7 @@ import operate_rows
 import sides
 import trends
 from operate_rows import Figure, harness
+from operate_visitors import REPORT_S
 
 FINISHED_JOBS = 20      # that the coordinator keeps; the default is 1,000, which short jobs would need hours to fill
 DAEMONS = {"h1": 3, "h2": 3}  # slots
@@ -35,6 +39,10 @@ FILLS_IN_FLIGHT = 16
 FILL_RANKS = 1000
 LOG_BYTES = 65_536      # of the output of a rank, which a daemon keeps; the smallest limit that it accepts
 KINDS = {"rss": "RSS", "anonymous": "anonymous part of RSS", "allocated": "allocated memory"}
+REST_EVERY_S = 60       # from the end of one rest to the begin of the next
+REST_LIMIT_S = 120      # until the clients are at rest
+REST_SAMPLES = 3
+UNDER_WAY = ("visits_under_way", "jobs_under_way")  # what clients report next to numbers that only increase
 PACE_S = 0.2            # in each period the long job's trainer is stopped and continued once
 # Fills its log, which the daemon keeps at LOG_BYTES, and then prints five lines per second.
 COMMAND = f"seq {LOG_BYTES}; while :; do echo a line of output; sleep 0.2; done"
@@ -109,6 +117,7 @@ class Load:
     def __init__(self, stage, options):
         self.stage, self.options = stage, options
         self.counts, self.workers, self.clients, self.warm_clients = {}, {}, [], []
+        self._rest = stage.folder / "rest"
 
     def start(self):
         stage, cluster = self.stage, self.stage.cluster
@@ -132,17 +141,18 @@ class Load:
         self.talker = self._submit(talker)
         cluster.wait_for_step(self.job, 10)
         short = self._training("short", 200).SerializeToString().hex()
-        visits = {"job": self.job, "talker": self.talker, "after_step": 10, "http": cluster.metrics_port,
+        rest = str(self._rest)
+        visits = {"job": self.job, "talker": self.talker, "after_step": 10, "http": cluster.metrics_port, "rest": rest,
                   "metrics": [cluster.metrics_port, *(port for _, port in self.workers.values())]}
         (stage.folder / "warm-up").mkdir()
         self.warm_clients = [
             # Its `kinds` do not include "cancelled", because this client may be closed before it cancels such a job.
             stage.client("short-jobs", at_a_time=sum(DAEMONS.values()), pause=WARM_PAUSE_S, request=short,
-                         folder=str(stage.folder / "warm-up"), kinds=["train", "command", "failing"]),
+                         folder=str(stage.folder / "warm-up"), kinds=["train", "command", "failing"], rest=rest),
             stage.client("visitors", each=WARM_VISITORS, **visits)]
         self.clients = [
             stage.client("short-jobs", at_a_time=SHORT_JOBS, pause=self.options.pause, folder=str(stage.folder),
-                         request=short),
+                         request=short, rest=rest),
             # These jobs have more ranks than there are slots, so they wait until they are cancelled.
             stage.client("fill", count=self.options.fill_jobs, in_flight=FILLS_IN_FLIGHT,
                          request=stage.request(ranks=FILL_RANKS).SerializeToString().hex()),
@@ -151,6 +161,21 @@ class Load:
     def end_warm_up(self):
         for client in self.warm_clients:
             client.close()
+
+    @contextlib.contextmanager
+    def at_rest(self, recorder):
+        """Runs the block when no visit and no short job is under way, and lets no other begin meanwhile."""
+        self._rest.touch()
+        try:
+            began = time.monotonic()
+            # What the clients reported before they saw the file does not count.
+            while time.monotonic() - began < 2 * REPORT_S or any(self.counts.get(name, 1) for name in UNDER_WAY):
+                if time.monotonic() - began > REST_LIMIT_S:
+                    raise sides.MeasurementFailed(f"the clients are not at rest after {REST_LIMIT_S} s: {self.counts}")
+                recorder.sample("visits")
+            yield
+        finally:
+            self._rest.unlink()
 
     def _training(self, name, steps):
         request = self.stage.request()
@@ -265,13 +290,19 @@ def measure(options):
                 try:
                     end = time.monotonic() + 60 * (options.minutes - options.warm_minutes)
                     while time.monotonic() < end:
-                        recorder.sample("measure")
+                        with load.at_rest(recorder):
+                            for _ in range(REST_SAMPLES):
+                                recorder.sample("measure")
+                        rest = time.monotonic() + REST_EVERY_S
+                        while time.monotonic() < min(rest, end):
+                            recorder.sample("visits")
                 except KeyboardInterrupt:
                     if not recorder.samples:
                         raise
                     options.stopped = True
         differences = {name: value - at_begin.get(name, 0) for name, value in load.counts.items()}
-        counts = {name: difference for name, difference in differences.items() if difference or name == "other_ends"}
+        counts = {name: difference for name, difference in differences.items()
+                  if name not in UNDER_WAY and (difference or name == "other_ends")}
         return figures_of(recorder.samples, counts)
 
 

@@ -24,7 +24,14 @@ SLOW_BYTES = 1024      # that a slow visitor reads at a time
 SLOW_PAUSE_S = 0.1
 ENDS = ("close", "close", "cut", "slow")
 REPORT_S = 2
+REST_POLL_S = 0.1
 JOB_LIMIT_S = 300
+
+
+async def until_wanted(setting):
+    """Waits until no measurement at rest is under way (operate_memory.Load.at_rest)."""
+    while pathlib.Path(setting["rest"]).exists():
+        await asyncio.sleep(REST_POLL_S)
 
 
 def cut(writer):
@@ -96,15 +103,19 @@ class Visitors:
         self._recent = [setting["job"]]
         self._channel = dial(setting["address"])
         self.counts = collections.Counter()
+        self.under_way = 0
 
     async def come_and_go(self, visit, pause):
         while True:
+            await until_wanted(self._setting)
             end = random.choice(ENDS)
+            self.under_way += 1
             try:
                 async with asyncio.timeout(CALL_LIMIT_S):
                     await visit(end)
             except (OSError, grpc.aio.AioRpcError, TimeoutError, asyncio.IncompleteReadError):
                 self.counts["failed"] += 1
+            self.under_way -= 1
             name = visit.__name__.removeprefix("visit_")
             self.counts[name] += 1
             self.counts[f"{end}_ends"] += 1
@@ -228,7 +239,7 @@ async def visit(setting, schema):
             tasks.create_task(visitors.come_and_go(kind, 0.5))
         while True:
             await asyncio.sleep(REPORT_S)
-            say(**visitors.counts)
+            say(visits_under_way=visitors.under_way, **visitors.counts)
 
 
 # What short jobs do: a third train a few steps and save, a third are commands, and the others fail or are cancelled.
@@ -240,6 +251,7 @@ class ShortJobs:
         self._setting, self._service = setting, schema["service"]
         self._stub = schema["service_grpc"].JobServiceStub(dial(setting["address"]))
         self.counts = collections.Counter()
+        self.under_way = 0
 
     def _spec(self, kind, folder):
         request = self._service.SubmitRequest.FromString(bytes.fromhex(self._setting["request"]))
@@ -274,9 +286,12 @@ class ShortJobs:
         kinds = self._setting.get("kinds", SHORT_JOBS)
         expected = {"train": "SUCCEEDED", "command": "SUCCEEDED", "failing": "FAILED", "cancelled": "CANCELLED"}
         while True:
+            await until_wanted(self._setting)
             kind = kinds[(self.counts["jobs"] + number) % len(kinds)]
             folder = pathlib.Path(self._setting["folder"]) / f"short-{number}"
+            self.under_way += 1
             state = await self.run_one(kind, folder)
+            self.under_way -= 1
             self.counts["jobs"] += 1
             self.counts["other_ends"] += state != expected[kind]
             shutil.rmtree(folder, ignore_errors=True)
@@ -291,7 +306,7 @@ async def run_short_jobs(setting, schema):
             tasks.create_task(jobs.come_and_go(number))
         while True:
             await asyncio.sleep(REPORT_S)
-            say(jobs=jobs.counts["jobs"], other_ends=jobs.counts["other_ends"])
+            say(jobs=jobs.counts["jobs"], other_ends=jobs.counts["other_ends"], jobs_under_way=jobs.under_way)
 
 
 async def fill_history(setting, schema):
