@@ -37,7 +37,7 @@ class AwaitedSave {
   AwaitedSave(const v1::Job& job, uint64_t last_sequence)
       : is_command_(job.spec().has_command()),
         generation_(job.generation()),
-        step_at_request_(job.last_step()),
+        step_at_request_(job.ranks_size() > 0 ? job.ranks(0).last_step() : job.last_step()),
         last_sequence_(last_sequence) {}
 
   enum class Result { kNone, kSaved, kFailed };
@@ -45,7 +45,8 @@ class AwaitedSave {
 
  private:
   const bool is_command_;
-  const uint64_t generation_;  // at the time of the request, as the next field
+  // At the time of the request. The group may repeat steps, so its step may be lower than the newest of the job.
+  const uint64_t generation_;
   const uint64_t step_at_request_;
   const uint64_t last_sequence_;
 };

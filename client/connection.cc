@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/output.h"
 #include "common/api_version.h"
+#include "common/clock.h"
 #include "common/limits.h"
 #include "common/network.h"
 #include "common/rpc_answer.h"
@@ -96,15 +97,17 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const Target& targe
   RETURN_IF_ERROR(CheckTarget(target));
   auto connection = std::unique_ptr<Connection>(new Connection(
       DialOptions{.address = target.address, .token_file = target.token_file, .greeting_wait = kConnectWait}));
-  const absl::Time deadline = absl::Now() + wait;
+  Clock& clock = Clock::GetSteadyClock();
+  const absl::Time deadline = clock.TimeNow() + wait;
   absl::MutexLock lock(&connection->mu_);
   absl::Status dialed = connection->Dial();
-  for (; absl::IsUnavailable(dialed) && absl::Now() < deadline; dialed = connection->Dial())
+  for (; absl::IsUnavailable(dialed) && clock.TimeNow() < deadline; dialed = connection->Dial())
     absl::SleepFor(kRedialPause);
   if (absl::IsPermissionDenied(dialed)) return absl::UnavailableError(dialed.message());
   if (!dialed.ok() && !absl::IsUnavailable(dialed)) return dialed;
-  if (dialed.ok() &&
-      (IsLocalAddress(target.address) || connection->dialed_.channel->WaitForConnected(absl::ToChronoTime(deadline)))) {
+  const absl::Time wall_deadline = absl::Now() + (deadline - clock.TimeNow());
+  if (dialed.ok() && (IsLocalAddress(target.address) ||
+                      connection->dialed_.channel->WaitForConnected(absl::ToChronoTime(wall_deadline)))) {
     return connection;
   }
   return absl::UnavailableError(

@@ -63,8 +63,8 @@ class LogCursor {
  private:
   static Key KeyOf(const v1::LogLine& line) { return {line.generation(), line.rank(), line.is_stderr()}; }
   static void Push(const std::string& text, std::deque<std::string>* window);
-  // The number of the first lines of a stream, none of whose `lines` lines was shown, that are not new: `tail` left
-  // them out.
+  // For a stream of `lines` lines of which none was shown: how many of its first lines the tail left out, so that they
+  // are not new.
   uint64_t LeftOut(const Key& key, uint64_t lines) const;
 
   const uint64_t tail_;

@@ -129,7 +129,14 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   ranks->allow_extra_args(false);
   verb->add_flag("--all-ranks", options->all_ranks, "All ranks")->excludes(ranks);
   // In the API, 0 means all lines.
-  verb->add_option("--tail", options->tail, "Only the last N lines of each rank")->check(CLI::PositiveNumber);
+  verb->add_option("--tail", options->tail, "Only the last N lines of each rank")
+      ->check(CLI::Validator(
+          [](const std::string& lines) {
+            return lines.find_first_not_of('0') == std::string::npos
+                       ? std::string("expected 1 or more lines; without --tail, all lines are shown")
+                       : std::string();
+          },
+          "POSITIVE"));
   AddJson(*verb, &options->json, "One JSON object per line");
   AddReconnectFor(*verb, &options->reconnect);
   verb->footer("Examples:\n  trainctl logs k3x7q2ab -f\n  trainctl logs k3x7q2ab --rank 1 --tail 50");

@@ -26,7 +26,8 @@ extern char** environ;
 namespace trainyard::client {
 namespace {
 
-// Whether all children are among `others`. REQUIRES: there is a child. So an empty list could not be read.
+// Whether all children are among `others`. REQUIRES: there is a child, so an empty list means that the kernel lists
+// none.
 bool OnlyOthersRemain(const std::set<pid_t>& others) {
   const std::set<pid_t> children = Children();
   return !children.empty() && std::includes(others.begin(), others.end(), children.begin(), children.end());

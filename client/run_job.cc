@@ -343,7 +343,7 @@ class JobRunner {
   bool JobMayContinue() const { return killable_.load() == nullptr && job_may_run_.load(); }
 
   // Ends this process, whose main thread waits for the coordinator. There is no job yet that could be cancelled. Runs
-  // on the thread of `Interrupts`.
+  // on the thread of `Interrupts`, or on the main thread if the interrupt has arrived before.
   void EndBeforeSubmission() const {
     if (options_.json) {
       PrintJson(ErrorLine(absl::CancelledError(kInterruptedEarly), kClientCancelled));

@@ -242,12 +242,18 @@ uint64_t PlanGathered(const v1::JobSpec& spec, const HeldElements& held, uint64_
     const uint64_t blocks = LayoutOf(spec).stages > 1 ? held.blocks : std::min<uint64_t>(2, held.blocks);
     bytes += held.root.all * param + blocks * held.largest.all * std::max(param, reduce);
   }
-  if (shard == 1 || !ShardsGradients(parallel.data()) || AddsUpWholeGradients(spec)) return bytes;
-  if (!shards_parameters) return bytes + sum * std::min<uint64_t>(held.total.trained, parallel.bucket_elements());
+  if (shard == 1 || !ShardsGradients(parallel.data())) return bytes;
+  const uint64_t bucket = std::min<uint64_t>(held.total.trained, parallel.bucket_elements());
+  const uint64_t blocks = std::min<uint64_t>(2, held.trained_blocks);
+  if (AddsUpWholeGradients(spec)) {
+    // The shards of the sums are received, and 16-bit copies are sent, while the whole gradients are still in memory.
+    const uint64_t reduced = shards_parameters ? blocks * held.largest.trained : bucket;
+    return bytes + sum * DividedUp(reduced, shard) + (reduce < sum ? reduced * reduce : 0);
+  }
+  if (!shards_parameters) return bytes + sum * bucket;
   // The buffer for the gradients of a block has the size of the largest block, even if few of its parameters are
   // trained. While the gradients of one block are reduced, those of the next block are computed. Memory for the sums
   // of the first block is allocated only afterwards, so it is subtracted here.
-  const uint64_t blocks = std::min<uint64_t>(2, held.trained_blocks);
   const uint64_t later = blocks == 2 ? DividedUp(held.largest.trained, shard) : 0;
   return bytes + sum * (held.root.trained + blocks * held.largest.all - later);
 }

@@ -1,7 +1,5 @@
 // SaveJob: counts and records the request; rank 0 receives it with its desired state, and all ranks save after the same
 // step. A request that no save has answered stays for the next generation.
-#include <algorithm>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
@@ -42,7 +40,8 @@ absl::Status RequestSave(Turn& turn, Job& job, const std::string& reason) {
   }
   job.record.set_save_requests(job.record.save_requests() + 1);
   job.record.set_save_awaited(true);
-  job.record.set_save_asked_step(std::max(job.published.step(), job.head().last_step()));
+  // The step of this group, which may repeat steps that an earlier group has reported.
+  job.record.set_save_asked_step(first.last_step);
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, WithReason("a save was requested", reason));
   turn.Save(job);
   turn.Push(job.ranks.front().host());

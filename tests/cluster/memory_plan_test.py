@@ -34,6 +34,7 @@ CASES = {
     "zero3": {"parallel.data": "zero3"},
     "fsdp": {"parallel.data": "fsdp"},
     "fsdp_of_two_micro_batches": {"parallel.data": "fsdp", "train.batch.micro": 2},
+    "zero2_of_two_micro_batches": {"parallel.data": "zero2", "train.batch.micro": 2},
     "llama_fsdp": {"parallel.data": "fsdp", **LLAMA},
     "llama_bf16": {"train.precision": "bf16", **LLAMA},
     "recompute": {"parallel.recompute": "blocks"},

@@ -108,6 +108,10 @@ TEST(CheckpointJob, Wait_EndsWithASaveNotOlderThanTheRequest) {
   notice.set_generation(1);
   EXPECT_EQ(awaited.Classify(later), Result::kSaved) << "of the next group, which has repeated steps";
   EXPECT_EQ(awaited.Classify(notice), Result::kNone);
+
+  v1::Job repeating = JobWithSaves();
+  repeating.add_ranks()->set_last_step(45);
+  EXPECT_EQ(AwaitedSave(repeating, 9).Classify(Saved(10, 46)), Result::kSaved) << "the group repeats steps";
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class RunFolderTest : public testing::Test {
     return folder.string();
   }
 
-  const TemporaryFolder temporary_;
+  const TemporaryFolder temporary_{"/tmp"};  // which every user may search
   const std::string root_ = temporary_.path();
 };
 

@@ -56,7 +56,8 @@ TEST(PlanMemory, OfShardedGradients_IsThatOfAllGradients_WhileThoseOfSeveralMicr
     EXPECT_EQ(Plan({data}).gradients, 4 * kAll) << strategy;
     EXPECT_EQ(Plan({data, "parallel.reduce_every_micro_batch=true"}).gradients, 2 * kAll) << strategy;
   }
-  EXPECT_EQ(Plan({"parallel.data=fsdp"}).gathered, 4 * (kRoot + 2 * kBlock)) << "only parameters are gathered";
+  EXPECT_EQ(Plan({"parallel.data=fsdp"}).gathered, 4 * (kRoot + 2 * kBlock) + 4 * kBlock)
+      << "the parameters, and the shards of two blocks that are received";
 }
 
 TEST(PlanMemory, In16Bits_CountsTheMasters) {
@@ -76,12 +77,14 @@ TEST(PlanMemory, OfGradientsSentIn16Bits_CountsTheCopyThatIsSent) {
 // A block is gathered into memory that can also hold its gradients, which are sent in fp32.
 TEST(PlanMemory, OfGatheredBlocksIn16Bits_CountsSpaceForTheWiderType) {
   const char* const kFsdp = "parallel.data=fsdp";
-  EXPECT_EQ(Plan({"train.precision=bf16", kFsdp}).gathered, 2 * kRoot + 4 * 2 * kBlock);
-  EXPECT_EQ(Plan({"train.precision={param: bf16}", kFsdp}).gathered, 2 * kRoot + 2 * 2 * kBlock);
+  EXPECT_EQ(Plan({"train.precision=bf16", kFsdp}).gathered, 2 * kRoot + 4 * 2 * kBlock + 4 * kBlock);
+  EXPECT_EQ(Plan({"train.precision={param: bf16}", kFsdp}).gathered,
+            2 * kRoot + 2 * 2 * kBlock + 4 * kBlock + 2 * 2 * kBlock);
   const std::vector<MemoryPlan> stages =
       PlanMemoryOfStages(Resolved({"train.precision=bf16", "parallel={data: fsdp, pipeline: 2}", "resources.ranks=4",
                                    "train.batch={global: 8, micro: 1}"}));
-  EXPECT_EQ(stages[0].gathered, 2u * (256 * 16 + 8 * 16) + 4 * kBlock) << "a stage gathers its root and its block";
+  EXPECT_EQ(stages[0].gathered, 2u * (256 * 16 + 8 * 16) + 4 * kBlock + 4 * kBlock / 2)
+      << "a stage gathers its root and its block, and receives the shard of the block's sums";
 }
 
 TEST(PlanMemory, OfTheOnlyShard_GathersNothing_UnlessItIsOnTheHost) {
