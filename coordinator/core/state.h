@@ -71,7 +71,7 @@ struct Rank {
   absl::Time missing_since = absl::InfiniteFuture();
   uint64_t removed_at_revision = 0;  // the first desired state without it; 0: still desired, or its host is away
   absl::Time dropped_at = absl::InfiniteFuture();  // since when its host is known to be ending it
-  bool was_removed = false;  // an earlier daemon of its host was to end it, which the present one does not know
+  bool was_removed = false;  // an earlier daemon of its host was to end it, which the present one may not know
   absl::Time step_at = absl::InfinitePast();  // when its newest step was completed, as far as reported
   RankPosition position;                      // the input of hang detection
   double cpu_s = 0;                           // CPU time of its process, as reported at `cpu_at`

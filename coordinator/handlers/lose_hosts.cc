@@ -111,11 +111,12 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
   job.current.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
   if (!unreachable) EndPathQueries(turn, job);
   turn.Save(job);
+  const bool ends = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
   turn.Notice(job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
               unreachable
                   ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
-                                 job.head().spec().recovery().abandon_after_s(),
-                                 " s (recovery.abandon_after_s), then restarted on other hosts")
+                                 job.head().spec().recovery().abandon_after_s(), " s (recovery.abandon_after_s), then ",
+                                 ends ? "ended without them" : "restarted on other hosts")
                   : std::string("a host of the job can be reached again"));
 }
 

@@ -126,8 +126,8 @@ void WarnOfSharedGpus(Turn& turn, Job& job) {
   }
   if (shared.empty()) return;
   turn.Notice(job, NoticeLevel::kWarning,
-              absl::StrCat("may compute on the same GPUs as others, although more may be free, on ",
-                           JoinFirst(shared, kJobsNamed), ": rank N of a host takes its GPU N"));
+              absl::StrCat("may share GPUs with other jobs, even if other GPUs are free, on ",
+                           JoinFirst(shared, kJobsNamed), ": the first rank on a host uses GPU 0, the second GPU 1"));
 }
 
 void Place(Turn& turn, Job& job, const QueueOutcome& outcome) {

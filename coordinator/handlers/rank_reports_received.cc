@@ -113,7 +113,8 @@ void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report)
     rank.last_step = report.last_step();
     rank.step_at = StepCompletedAt(turn.now, rank, report);
     if (rank.record.rank() == 0) {
-      StepCompleted(*job.record.mutable_goodput());
+      // After a failure, the time since the last step is the time to detect the failure (EndLedger).
+      if (!job.record.has_failure()) StepCompleted(*job.record.mutable_goodput());
       MarkStep(job, rank.last_step);
     }
   }

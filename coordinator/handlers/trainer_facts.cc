@@ -79,13 +79,13 @@ void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& r
           : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
 }
 
-// Called when a rank has carried out a stop after it was undone (EndGrace in tick.cc). The rest of the group is
-// stopped, too, and the job starts again; nothing has failed.
+// Called when a rank has carried out a stop after it was undone, by EndGrace in tick.cc or by an earlier coordinator. The
+// rest of the group is stopped, too, and the job starts again; nothing has failed.
 void RestartAfterLateStop(Turn& turn, Job& job) {
   job.current.stop_overdue = false;
   if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure()) return;
   EndGroup(turn, job, v1::JobRecord::ENDING_RESTART,
-           "the ranks stopped after all, too late for the cancellation; the job starts again", /*now=*/false);
+           "the ranks stopped, although the request to stop had been undone; the job starts again", /*now=*/false);
 }
 
 // Records that the rank has made all steps, ended the job early or stopped on request. If the last step could not be

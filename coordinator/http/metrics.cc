@@ -53,7 +53,7 @@ constexpr MetricSpec kGoodput = {"trainyard_job_goodput_seconds", MetricKind::kG
                                  "job_id, job_name, part"};
 constexpr MetricSpec kMemory = {
     "trainyard_rank_memory_bytes", MetricKind::kGauge,
-    "Bytes that a rank of an unfinished job held in its newest report, by kind: parameters, gradients, optimizer, "
+    "Bytes that a running rank held in its newest report, by kind: parameters, gradients, optimizer, "
     "buffers, activations, host, reserved, snapshots; first 256 ranks only.",
     "job_id, job_name, rank, stage, kind"};
 constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,

@@ -300,13 +300,13 @@ TEST(CoreHosts, JobOnGpus_IsWarnedOfOtherJobsThatComputeOnThem) {
   v1::JobSpec spec = MakeSpec(1);
   spec.mutable_resources()->set_device(v1::DEVICE_CUDA);
   harness.Submit(spec, kJob);
-  EXPECT_THAT(harness.Notices(kJob), Not(Contains(HasSubstr("the same GPUs"))));
+  EXPECT_THAT(harness.Notices(kJob), Not(Contains(HasSubstr("may share GPUs"))));
 
   harness.Submit(spec, kOtherJob);
 
-  EXPECT_THAT(
-      harness.Notices(kOtherJob),
-      Contains(HasSubstr(absl::StrCat("the same GPUs as others, although more may be free, on w1 (job ", kJob, ")"))));
+  EXPECT_THAT(harness.Notices(kOtherJob),
+              Contains(HasSubstr(absl::StrCat(
+                  "may share GPUs with other jobs, even if other GPUs are free, on w1 (job ", kJob, ")"))));
 }
 
 TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
