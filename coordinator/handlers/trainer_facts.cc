@@ -79,8 +79,8 @@ void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& r
           : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
 }
 
-// Called when a rank has carried out a stop after it was undone, by EndGrace in tick.cc or by an earlier coordinator. The
-// rest of the group is stopped, too, and the job starts again; nothing has failed.
+// Called when a rank has carried out a stop after it was undone, by EndGrace in tick.cc or by an earlier coordinator.
+// The rest of the group is stopped, too, and the job starts again; nothing has failed.
 void RestartAfterLateStop(Turn& turn, Job& job) {
   job.current.stop_overdue = false;
   if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure()) return;

@@ -114,8 +114,8 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Join(const SharedS
   if (!status.ok()) {
     segment->Break();
     return absl::Status(status.code(),
-                        absl::StrCat("rank ", segment->NameOf(options.rank), ", one of ", options.world_size,
-                                     ", could not share memory with its peers: ", status.message()));
+                        absl::StrCat("rank ", segment->NameOf(options.rank), " in a group of ", options.world_size,
+                                     " could not share memory with its peers: ", status.message()));
   }
   return segment;
 }

@@ -115,8 +115,8 @@ absl::Status CheckPadding(const Json& json, const std::vector<bool>& has_loss) {
     const bool is_trained_on = has_loss.empty() || (i < has_loss.size() && has_loss[i]);
     if (is_padding && (!is_end || is_trained_on)) {
       return Reason(absl::StrCat("element ", i,
-                                 " of 'attention_mask' is 0: the tokens contain padding, which would be "
-                                 "trained on as text; write them without padding"));
+                                 " of 'attention_mask' is 0: the tokens contain padding, which the model would "
+                                 "read as text; write them without padding"));
     }
     is_end = is_end && is_padding;
   }

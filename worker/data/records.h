@@ -6,8 +6,8 @@
 //   {"prompt": "...", "response": "..."}               a document with loss on the response
 //   {"messages": [{"role": "user", ...}, ...]}         a conversation with loss on the replies (chat_records.h)
 //
-// Tokens with an 'attention_mask', as tokenizers of transformers return it, must not contain padding that would be
-// trained on.
+// Tokens with an 'attention_mask', as tokenizers of transformers return it, must not contain padding, except at the end
+// of tokens with labels, where its labels are -100.
 //
 // Prompt and response are tokenized separately, as they are when a trained model is sampled: the prompt is then given
 // as tokens, and the response begins with a token of its own.

@@ -112,7 +112,8 @@ absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, 
 // Returns the check that a rank makes before it changes anything in the run folder for a save. All ranks make it for
 // the same save, so all of them detect that another job or a later generation has claimed the folder. `lock`: null on a
 // rank that does not hold the lock. The check may be called by a thread that the rank has left behind
-// (worker/saving/leavable_thread.h): it does not keep `lock` alive, and returns Aborted once `lock` is destroyed.
+// (worker/saving/leavable_thread.h): it keeps `lock` alive only while it runs, and returns Aborted once `lock` is
+// destroyed.
 std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
                                         const std::string& job_id, uint64_t generation);
 // Returns RunFolder::RecreateIfRemoved of `lock` (OK if that is null) for the same threads.

@@ -427,7 +427,7 @@ TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
 TEST_F(SaveTest, GenerationThatIsFencedOffWhileItRemovesCheckpoints_LeavesTheSavesOfTheLaterGenerationAlone) {
   SmallState state(1);
   RemovalObserver disk;
-  auto commits = NewCommits(disk, /*keep=*/1);
+  auto commits = NewCommits(disk, {.keep = 1});
   for (uint64_t step : {5, 6}) WriteAll(state, step);
   for (uint64_t step : {5, 6}) commits->Commit(CommitOf(state, step));
   ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
