@@ -291,7 +291,7 @@ class ScriptLaunchReader {
   Problems& problems_;
   ScriptLaunch launch_;
   std::string type_;
-  std::map<std::string, std::string> values_;  // scalars, by key of the tables
+  std::map<std::string, std::string> values_;  // scalars and lists, by key of the tables
   std::map<std::string, bool> groups_;         // those that are not empty
   std::vector<std::string> deepspeed_keys_;
 };

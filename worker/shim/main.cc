@@ -4,7 +4,8 @@
 //
 // The worker daemon starts the shim and may be replaced while the shim runs, so the two communicate through files in
 // the rank folder (records.h). The shim reads the trainer's output, waits for its end, kills any process that the
-// trainer leaves behind, and writes how the trainer ended. The trainer never outlives the shim, because the kernel
+// trainer leaves behind, and writes how the trainer ended. If SIGTERM has ended the program of a command, the other
+// processes of its group first have the job's grace period. The trainer never outlives the shim, because the kernel
 // kills the trainer when the shim exits.
 //
 // SIGTERM and SIGINT are forwarded to the trainer. The end of the lifeline (a pipe held open by the process that

@@ -250,6 +250,8 @@ def test_a_watch_may_end_when_nothing_arrives_any_more(monkeypatch):
     client, later = trainyard.Client("127.0.0.1:1"), aio.AsyncClient("127.0.0.1:1")
     monkeypatch.setattr(client, "_stream", stream)
     monkeypatch.setattr(later, "_stream", stream_later)
+    monkeypatch.setattr(client, "get", lambda job_id: None)
+    monkeypatch.setattr(later, "get", lambda job_id: asyncio.sleep(0))
 
     assert [one.sequence for one in client.watch("abcdefgh", pause_s=15)] == [1, 2]
     assert asyncio.run(watch(later)) == [1, 2]

@@ -1,6 +1,7 @@
 """The client for asyncio: the calls of trainyard.Client as coroutines, `watch` and `logs` as asynchronous iterators."""
 
 import asyncio
+import weakref
 
 import grpc
 
@@ -11,10 +12,12 @@ class AsyncClient(_calls.Calls):
     def __init__(self, address=None, token_file=None, allow_plaintext=False, reconnect_s=60.0):
         super().__init__(address, token_file, allow_plaintext, reconnect_s)
         self._channel = None
+        self._forgotten = weakref.WeakSet()  # channels that calls may still use
 
     async def close(self):
-        channel, self._channel = self._channel, None
-        if channel is not None:
+        channels = [*self._forgotten, *([self._channel] if self._channel is not None else [])]
+        self._channel = None
+        for channel in channels:
             await channel.close()
 
     async def __aenter__(self):
@@ -33,6 +36,7 @@ class AsyncClient(_calls.Calls):
         if converted.code in _calls.UNANSWERED and self._channel is channel:
             # As in Client._forget. Each call keeps a reference to its channel, which closes itself with the last one.
             self._channel = None
+            self._forgotten.add(channel)
         elif self._is_new_token(converted, metadata):
             converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
         return converted
@@ -118,6 +122,7 @@ class AsyncClient(_calls.Calls):
                 if pause_s is not None and isinstance(error, errors.DeadlineExceededError):
                     if received:
                         continue
+                    await self.get(job_id)
                     return
                 wait_s = retries.failed()
                 if wait_s is None:

@@ -7,6 +7,7 @@ is raised (trainyard.errors). Thread-safe, but not usable in a process that was 
 import itertools
 import threading
 import time
+import weakref
 
 import grpc
 
@@ -21,11 +22,13 @@ class Client(_calls.Calls):
         super().__init__(address, token_file, allow_plaintext, reconnect_s)
         self._lock = threading.Lock()
         self._channel = None
+        self._forgotten = weakref.WeakSet()  # channels that calls may still use
 
     def close(self):
         with self._lock:
-            channel, self._channel = self._channel, None
-        if channel is not None:
+            channels = [*self._forgotten, *([self._channel] if self._channel is not None else [])]
+            self._channel = None
+        for channel in channels:
             channel.close()
 
     def __enter__(self):
@@ -46,6 +49,7 @@ class Client(_calls.Calls):
         with self._lock:
             if self._channel is channel:
                 self._channel = None
+                self._forgotten.add(channel)
 
     def _convert(self, error, metadata, channel):
         """The error to raise; UnavailableError or DeadlineExceededError if the call can be repeated."""
@@ -138,6 +142,7 @@ class Client(_calls.Calls):
                 if pause_s is not None and isinstance(error, errors.DeadlineExceededError):
                     if received:
                         continue
+                    self.get(job_id)  # raises an error if no coordinator answers
                     return
                 wait_s = retries.failed()
                 if wait_s is None:
