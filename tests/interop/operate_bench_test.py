@@ -181,9 +181,9 @@ def test_the_command_measures_memory_and_prints_json(tmp_path):
 
     assert bench.returncode == 0, errors
     rows = json.loads(output)["rows"]
-    assert [row["unit"] for row in rows] == ["KiB/h"] * 6 + ["steps"]
-    assert all(row["others"]["max_mib"] >= row["others"]["last_mib"] > 1 for row in rows[:6])
-    assert rows[6]["others"]["watch"] > 0 and rows[6]["others"]["scrape"] > 0
+    assert [row["unit"] for row in rows] == ["KiB/h"] * 9 + ["steps"]
+    assert all(row["others"]["max_mib"] >= row["others"]["last_mib"] > 1 for row in rows[:9])
+    assert rows[9]["others"]["watch"] > 0 and rows[9]["others"]["scrape"] > 0
     assert len(sampled(tmp_path, "warm-up")) >= 3 and len(sampled(tmp_path, "measure")) >= 9
 
 
@@ -198,7 +198,7 @@ def test_an_interrupted_measurement_of_memory_prints_what_it_has(tmp_path):
             bench.kill()
 
     assert bench.returncode == 130 and "bench: interrupted" in errors and "Traceback" not in errors, errors
-    assert [row["unit"] for row in json.loads(output)["rows"]] == ["KiB/h"] * 6 + ["steps"]
+    assert [row["unit"] for row in json.loads(output)["rows"]] == ["KiB/h"] * 9 + ["steps"]
     assert processes_with(f"{tmp_path}/trainyard-") == []
 
 
