@@ -2,7 +2,8 @@
 scrapes come and go.
 
 Memory is sampled at rest: once per period the clients finish what they do and begin nothing new, because streams and
-jobs that are under way need a different amount of memory at each moment. Only a long job continues.
+jobs that are under way need a different amount of memory at each moment. Only two jobs continue: one makes steps, the
+other prints lines.
 
 What is limited is filled during the warm-up, so that only a leak grows later: jobs are submitted and cancelled until
 the events of the cluster and the ids of deleted jobs have reached their limits, a long job makes steps until its
@@ -39,10 +40,10 @@ FILLS_IN_FLIGHT = 16
 FILL_RANKS = 1000
 LOG_BYTES = 65_536      # of the output of a rank, which a daemon keeps; the smallest limit that it accepts
 KINDS = {"rss": "RSS", "anonymous": "anonymous part of RSS", "allocated": "allocated memory"}
-REST_EVERY_S = 60       # from the end of one rest to the begin of the next
-REST_LIMIT_S = 120      # until the clients are at rest
+REST_EVERY_S = 60       # from the end of one rest to the beginning of the next
+REST_LIMIT_S = 120      # the longest wait until the clients are at rest
 REST_SAMPLES = 3
-UNDER_WAY = ("visits_under_way", "jobs_under_way")  # what clients report next to numbers that only increase
+UNDER_WAY = ("visits_under_way", "jobs_under_way")  # reported by clients; all other numbers that they report only grow
 PACE_S = 0.2            # in each period the long job's trainer is stopped and continued once
 # Fills its log, which the daemon keeps at LOG_BYTES, and then prints five lines per second.
 COMMAND = f"seq {LOG_BYTES}; while :; do echo a line of output; sleep 0.2; done"
@@ -168,7 +169,7 @@ class Load:
         self._rest.touch()
         try:
             began = time.monotonic()
-            # What the clients reported before they saw the file does not count.
+            # Within two report periods, the newest report may be older than the file.
             while time.monotonic() - began < 2 * REPORT_S or any(self.counts.get(name, 1) for name in UNDER_WAY):
                 if time.monotonic() - began > REST_LIMIT_S:
                     raise sides.MeasurementFailed(f"the clients are not at rest after {REST_LIMIT_S} s: {self.counts}")

@@ -71,7 +71,8 @@ struct FindOptions {
   bool verify_bytes = true;                  // false: only manifests, names and lengths are checked
 };
 // Finds the newest checkpoint that is undamaged and contains only finite values. Possible errors: Unimplemented: a
-// later version of the program wrote a newer one, so it is not known whether that is damaged; those of ListCheckpoints.
+// later version of the program wrote the newest checkpoint that may be undamaged, and this version cannot verify it;
+// those of ListCheckpoints.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
 // The name that stands for the best checkpoint where a checkpoint is chosen: <run folder>/best.
@@ -103,7 +104,8 @@ struct Retention {
 };
 
 // Removes the checkpoints up to `newest_step` that need not be retained. Returns their steps. Calls `may_remove`, if it
-// is not null, right before each removal, because the disk may have hung since the last one; its error ends the call.
+// is not null, right before each removal, because removals may take minutes, in which a later generation may claim the
+// folder; an error of `may_remove` ends the call.
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t newest_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,

@@ -205,8 +205,8 @@ absl::Status CopyFiles(const std::string& from, absl::Span<const char* const> na
   return absl::OkStatus();
 }
 
-// The name that transformers expects for a tokenizer's file. Fails with InvalidArgument if the file, which the
-// checkpoint names, is no tokenizer: a checkpoint of another user could name any file of this one.
+// The name that transformers expects for a tokenizer's file. Fails with InvalidArgument if the file is no tokenizer:
+// the checkpoint names the file, and a checkpoint of another user could name any private file of the exporting user.
 absl::StatusOr<std::string> NameOfTokenizer(const std::string& bytes, const std::string& path) {
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first == std::string::npos || bytes[first] != '{') {
@@ -246,7 +246,8 @@ absl::Status WriteOtherFiles(const ModelSizes& sizes, const ExportOptions& optio
   if (!options.source_folder.empty()) {
     RETURN_IF_ERROR(CopyFiles(options.source_folder, {kGenerationConfig}, folder, file_system, written));
   }
-  // The end tokens of a model that came without this file are in its config.json, where transformers finds them.
+  // A model that came with a config.json but without generation_config.json has its end tokens in its config.json,
+  // where transformers finds them.
   if (written.empty() && options.source_config.empty()) {
     RETURN_IF_ERROR(write(kGenerationConfig, HuggingFaceGenerationConfig()));
   }

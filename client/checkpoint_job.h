@@ -45,7 +45,7 @@ class AwaitedSave {
 
  private:
   const bool is_command_;
-  // At the time of the request. The group may repeat steps, so its step may be lower than the newest of the job.
+  // At the time of the request. The group may repeat steps, so its step may be lower than the newest step of the job.
   const uint64_t generation_;
   const uint64_t step_at_request_;
   const uint64_t last_sequence_;

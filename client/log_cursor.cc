@@ -35,8 +35,9 @@ void LogCursor::Search::Add(const v1::LogLine& line) {
   if (stream.last == window->second) stream.shown = stream.lines;
 }
 
-// Earlier generations of a rank are older than the lines shown. The other stream of the newest one may have new lines:
-// as many of them are shown as the tail would have.
+// Lines of earlier generations of a rank are older than the lines shown, so all are left out. If lines of only one
+// stream of the newest generation were shown, for example of standard output, the other stream may have new lines, so
+// its last `tail_` lines are shown.
 uint64_t LogCursor::LeftOut(const Key& key, uint64_t lines) const {
   uint64_t newest = 0;  // the newest generation of the rank of which a line was shown
   for (const auto& [shown, window] : last_) {

@@ -106,8 +106,8 @@ absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait) {
   if (!FileExists(lock_path)) return absl::OkStatus();
   auto lock = FileLock::Acquire(lock_path, wait);
   if (lock.ok()) return absl::OkStatus();
-  // The folder may be mounted read-only here, or its file may belong to the user of the daemons. The trainer checks the
-  // lock itself.
+  // The folder may be mounted read-only here, or the lock file may belong to the user of the daemons. The trainer
+  // checks the lock itself.
   if (absl::IsPermissionDenied(lock.status())) return absl::OkStatus();
   if (lock.status().code() != absl::StatusCode::kUnavailable) return lock.status();
   return absl::FailedPreconditionError(absl::StrCat("the run in ", path, " is still running: ", lock.status().message(),

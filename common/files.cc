@@ -51,7 +51,7 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
 
 namespace {
 
-// Closes `fd`. `waits`: another program may have made `fd` non-blocking.
+// Closes `fd`. `waits`: waits for data even if `fd` is non-blocking, because another program has made it so.
 absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t max_bytes, bool waits = false) {
   absl::Cleanup close_fd = [fd] { close(fd); };
   std::string data;

@@ -25,8 +25,9 @@ absl::Status ErrnoStatus(int error, absl::string_view what);
 // Reads the whole file. Possible errors: NotFound; PermissionDenied; ResourceExhausted: it is larger than `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes = uint64_t{1} << 30);
 
-// Reads standard input from its position to its end. Unlike the path /dev/stdin, this works also for a socket, and for
-// a file that the caller could open and this user may not. Possible errors: ResourceExhausted, as for ReadFile.
+// Reads standard input from its position to its end. Unlike reading /dev/stdin, this also works for a socket, and for a
+// file that this user may not open, but the user who started this program (sudo). Possible errors: ResourceExhausted,
+// as for ReadFile.
 absl::StatusOr<std::string> ReadStandardInput(uint64_t max_bytes);
 
 // Only the owner may read and write. The default for everything that our programs create.

@@ -231,7 +231,7 @@ void SetYamlKey(absl::string_view path, const YamlSource& source, Message* out, 
     }
     yaml::NodePtr value = Parse(source, true, problems);
     if (value == nullptr) return;
-    // A map without keys in a file sets nothing; here it would look as if it removed the map of the file.
+    // In a file, a map without a value sets nothing. Here, it would look as if it removed the map of the file.
     if (value->IsNothing() && field->message_type() != nullptr) {
       return error(at, absl::StrCat("has no value; expected ", yaml::Expectation(*field),
                                     "; to do without this key, remove it from the file"));

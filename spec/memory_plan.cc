@@ -282,7 +282,7 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
   const bool keeps_masters = precision.master() != precision.param();
   uint64_t masters = 0;  // elements
   if (keeps_masters || parallel.offload().optimizer()) masters += share(total.trained, shards_state);
-  // Those of frozen parameters are never updated; they are divided only where all parameters are.
+  // The masters of frozen parameters are never updated; they are divided only if the parameters are.
   if (keeps_masters) masters += share(total.all - total.trained, shards_parameters);
   const uint64_t optimizer = moments + masters * BytesOf(precision.master());
   if (parallel.offload().optimizer()) {

@@ -73,7 +73,7 @@ void Turn::PublishReport(Job& job, v1::Event event, bool is_new) {
   size_t dropped = job.history.AddReport(shared);
   if (dropped > 0) Emit(EventsDropped{DroppedKind::kReport, dropped});
   jobs_with_events_.insert(job.id);
-  const bool repeats_state = shared->has_state();  // changes of the state are durable
+  const bool repeats_state = shared->has_state();  // a change of the state is a durable event and not a report
   if (is_new) Emit(JobPublished{job.id, std::move(shared), repeats_state});
 }
 

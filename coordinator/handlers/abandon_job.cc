@@ -57,7 +57,7 @@ v1::CheckpointInfo NewestOf(const Job& job) {
 bool MayAbandon(Turn& turn, Job& job) {
   // The program of a command finds out by itself what it resumes from.
   if (job.head().spec().has_command()) return true;
-  // A job that was cancelled or has failed resumes from nothing.
+  // A job that was cancelled or has failed does not start again, so it needs no checkpoint.
   const bool is_end_decided =
       job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
   if (is_end_decided) return true;

@@ -10,8 +10,9 @@ namespace trainyard {
 // trainers.
 void AccountGoodput(const Turn& turn, Job& job);
 
-// Records it in the ledgers of all unfinished jobs if the wall clock was set since the last call. Called for each tick.
-// Otherwise the next coordinator would count the difference as time of the jobs, and end a command for its time limit.
+// If the wall clock was set since the last call, records by how much it is ahead of the steady clock in the ledgers of
+// all unfinished jobs. Otherwise the next coordinator would count the change as time of the jobs, and might end a
+// command because of its time limit. Called for each tick.
 void RecordSetWallClock(Turn& turn);
 
 // Returns the ledger as it would be at `steady`; changes nothing.

@@ -229,7 +229,8 @@ void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
 }
 
 // Publishes which steps have no report: a lost group may have made and saved steps whose reports never arrived. The
-// steps up to the checkpoint of the group before were made by another job, or are published as missing already.
+// steps up to the checkpoint from which the previous group resumed are left out: another job made them, or an earlier
+// notice names those without a report.
 void PublishMissingReports(Turn& turn, Job& job, uint64_t restored_step) {
   const uint64_t published = std::max({job.reported_step, job.published.step(), job.record.restored_step()});
   if (job.generation().value() == 1 || restored_step <= published) return;
@@ -272,7 +273,8 @@ bool HasSaved(const v1::Job& head) {
 }
 
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
-  // The daemon sends the report again, because it has lost its newer outbox. The later checkpoints stay recorded.
+  // The daemon sends the report again: it was killed while its newer facts were only in memory, and its outbox file is
+  // older. The later checkpoints stay recorded.
   if (HasSaved(job.head())) return;
   PublishMissingReports(turn, job, restored.step());
   job.record.set_restored_step(restored.step());

@@ -214,9 +214,10 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   rank.record.clear_gone();
   rank.phase = Phase::kEnded;
   const bool exited_with_0 = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
-  // A daemon reports a command that it has ended as stopped, whatever its exit code is. The next daemon knows that from
-  // a file, unless the file could not be written or the first daemon had sent no signal yet. The exit code of a command
-  // that was to be ended shows nothing, so it does not count then either.
+  // If a daemon has ended a command, it reports the command as stopped, whatever the exit code is. After a restart, the
+  // new daemon learns from a file that the command was ended, unless the file could not be written or the old daemon
+  // had sent no signal yet. `was_removed` covers these cases: the exit code of a command that was to be ended does not
+  // show that its work is done.
   if (is_command && exited_with_0 && !rank.was_removed) rank.record.set_finished(true);
   turn.SaveRank(job, rank.record.rank());
   bool stop_requested = job.current.stop || job.current.nothing_desired;

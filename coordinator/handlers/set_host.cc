@@ -72,7 +72,7 @@ void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
                      absl::StrCat(text, "; jobs with ranks there: ", jobs.size()));
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
-    // Without its save, the cancellation is not carried out.
+    // An immediate drain ends the ranks before they save, and the job must not be cancelled without its save.
     if (request.now() && IsUnsavedCancel(job)) UndoStop(turn, job, text);
     // A group that is being ended leaves the host anyway, and is not placed on a cordoned host again.
     const bool ending = job.state() == v1::JOB_STATE_STOPPING || job.state() == v1::JOB_STATE_RECOVERING;

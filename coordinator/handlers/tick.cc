@@ -228,7 +228,7 @@ void MarkOverdue(Turn& turn) {
                            ": from now on, no job behind it in the queue gets slots that it could use"));
     turn.ScheduleAll();
   }
-  // Until then, jobs may have waited for hosts to connect, and no event reports that such a host has not come back.
+  // Until the hosts had time to connect, jobs may have waited for them. No event reports that a host has not come back.
   if (!turn.state.hosts_had_time && HostsHadTime(turn)) {
     turn.state.hosts_had_time = true;
     turn.ScheduleAll();

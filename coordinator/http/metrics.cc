@@ -360,8 +360,8 @@ void CoordinatorMetrics::ObserveMemory(const Core& core) {
   }
 }
 
-// Removes the series of ranks that have ended or that a smaller group no longer has. GaugeSet would do the same, but
-// look up every series by its labels, which costs the loop too much time for this many.
+// Sets the series of running ranks, and removes those of ranks that have ended or that a smaller group no longer has.
+// GaugeSet would do the same, but look up every series by its labels, which costs the loop too much time for this many.
 void CoordinatorMetrics::ObserveMemoryOf(const Job& job, JobSeries& series) {
   const JobLayout layout = job.ranks.empty() ? JobLayout() : LayoutOf(job.head().spec());
   for (size_t rank = 0; rank < std::min(job.ranks.size(), RankMetrics::kRanksPerJob); ++rank) {

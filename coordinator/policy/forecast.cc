@@ -15,8 +15,8 @@ class Forecaster {
       : facts_(facts), hosts_(facts.hosts.begin(), facts.hosts.end()), use_(facts.use) {
     for (size_t i = 0; i < hosts_.size(); ++i) index_[hosts_[i].name] = i;
     forecasts_.resize(std::min(facts.waiting.size(), kForecastJobs));
-    // Jobs that start again are at the head of the queue, so the slots that are kept for them are theirs if they are
-    // free.
+    // Slots are kept only for jobs that start again, which are at the head of the queue. So these slots can count as
+    // free: jobs that start for the first time are placed later.
     for (size_t i = 0; i < forecasts_.size(); ++i) {
       const WaitingJob& job = *facts.waiting[i].job;
       Free(KeptRanks(job), job.placement.cpus);

@@ -349,7 +349,7 @@ def test_the_examples_of_the_documentation_work(cluster):
     cluster.start_worker("h1", slots=1)
     text = (harness.ROOT / "docs" / "http.md").read_text()
     blocks = re.findall(r"<!-- run: (\w+) -->\n```\w+\n(.*?)```", text, re.DOTALL)
-    assert "Bearer $token" not in text, "every user of the host can read arguments"
+    assert "Bearer $token" not in text, "an example has the token in an argument, which every user of the host can read"
     environment = {**os.environ, "TRAINYARD_HTTP": f"http://127.0.0.1:{cluster.metrics_port}",
                    "TRAINYARD_TOKEN_FILE": str(tokens.path_of(cluster.coordinator.address))}
     programs = {"shell": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}

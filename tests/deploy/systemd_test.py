@@ -124,7 +124,7 @@ def test_the_slurm_script_continues_its_job_after_a_requeue(slurm):
 
     assert first.returncode == 0, first.stdout + first.stderr
     assert again.returncode == 0, again.stdout + again.stderr
-    assert len(list((cluster.folder / "trainyard-runs").iterdir())) == 1, "it was submitted twice"
+    assert len(list((cluster.folder / "trainyard-runs").iterdir())) == 1, "the job was submitted twice"
     harness.assert_nothing_runs()
 
 
@@ -154,7 +154,7 @@ def test_the_slurm_script_does_not_wait_for_a_coordinator_that_no_host_can_reach
     cluster, env = slurm
     (cluster.folder / "slurm" / "scontrol").write_text("#!/bin/sh\necho no-such-host.invalid\n")
 
-    # Bash counts the seconds of the script from this number.
+    # Bash counts the seconds of the script from this number, so the 120 seconds of the script are over at once.
     done = run("bash", SBATCH, cluster.write_job(), env={**env, "SECONDS": "120"}, cwd=cluster.folder)
 
     assert done.returncode == 1 and "no coordinator answers at no-such-host.invalid" in done.stderr, done.stderr

@@ -185,7 +185,7 @@ def server(tmp_path, monkeypatch):
 
     def logs(_, context):
         context.abort(grpc.StatusCode.UNAVAILABLE, "host w1 is not connected")
-        yield  # makes this a stream
+        yield  # makes this function a generator, which answers with a stream
 
     handlers = {}
     for name, answer in (("Watch", watch), ("Logs", logs)):

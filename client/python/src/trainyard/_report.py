@@ -20,7 +20,7 @@ import warnings
 _VARIABLES = ("TRAINYARD_LINK", "TRAINYARD_TOKEN", "TRAINYARD_JOB_ID", "TRAINYARD_GENERATION", "TRAINYARD_RANK")
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
 _END_WAIT_S = 2.0
-# The first report may be the checkpoint of a script that is being ended; its helper loads gRPC first.
+# The first report may be the checkpoint of a script that is being ended; the helper must load gRPC before it sends it.
 _END_WAIT_SAVED_S = 10.0
 # A larger number is probably a Unix time. After it, no real step could be reported, because steps must increase.
 _STEP_MAX = 10**9

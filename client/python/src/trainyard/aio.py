@@ -34,7 +34,7 @@ class AsyncClient(_calls.Calls):
     def _convert(self, error, metadata, channel):
         converted = errors.from_rpc(error, self.address)
         if converted.code in _calls.UNANSWERED and self._channel is channel:
-            # As in Client._forget. Each call keeps a reference to its channel, which closes itself with the last one.
+            # As in Client._forget. Each call keeps a reference to its channel, which is closed when the last call ends.
             self._channel = None
             self._forgotten.add(channel)
         elif self._is_new_token(converted, metadata):

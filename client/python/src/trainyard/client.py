@@ -44,8 +44,9 @@ class Client(_calls.Calls):
             return self._channel
 
     def _forget(self, channel):
-        """Lets the next call make another channel: this one would reconnect to any process that listens there by then.
-        It is not closed, because that would cancel the calls of other threads; it ends with the last of them."""
+        """Lets the next call make another channel: this one would reconnect to any process that listens at the address
+        by then. It is not closed now, because that would cancel the calls of other threads; it closes when the last of
+        these calls ends."""
         with self._lock:
             if self._channel is channel:
                 self._channel = None

@@ -8,7 +8,7 @@ import warnings
 from trainyard import errors, schema
 
 Step = collections.namedtuple("Step", ("step", "loss", "tokens", "step_s", "lr", "grad_norm"))
-_PAUSE_S = 15.0  # past events arrive without a pause
+_PAUSE_S = 15.0  # past events arrive without a pause, so after one no past event is left
 _HEADINGS = ("id", "name", "state", "step", "loss", "ranks", "reason")
 
 

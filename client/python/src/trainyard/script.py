@@ -5,7 +5,7 @@ and by SIGKILL after `command.grace_s` (after at most 10 s when a daemon stops).
 also send SIGTERM first. Uses neither gRPC nor a thread.
 
 The signal goes to the process group of the rank. It would end the workers of a DataLoader, and their end raises an
-error in the process that uses them, before this process can save. So processes that multiprocessing forks after the
+error in the process that uses them, before that process can save. So processes that multiprocessing forks after the
 first call of stop_requested leave the group. SIGTERM that is sent to them alone (Process.terminate) ends them as usual.
 """
 
@@ -33,8 +33,8 @@ def _note(number, frame):
 
 
 def _leave_group():
-    """Runs in each process that multiprocessing has forked. The rank's shim ends it even outside of the group.
-    Elsewhere, a terminal or another launcher may rely on the group to end all processes."""
+    """Runs in each process that multiprocessing has forked. The rank's shim ends the process even outside of the group.
+    Outside of a job, the process stays in the group: a terminal or another launcher may end all processes by it."""
     global _left_group
     group = os.getpgrp()
     if not os.environ.get("TRAINYARD_JOB_ID") or group == os.getpid():
@@ -47,7 +47,8 @@ def _leave_group():
 
 
 def _join_group():
-    """In a forked process that wants the signal, too."""
+    """Called in a forked process that calls stop_requested: it must receive the signal, too, so it joins the group
+    again."""
     global _left_group
     if _left_group is None:
         return
