@@ -75,10 +75,11 @@ absl::Status ExportAdapterOf(const Checkpoint& checkpoint, const v1::Train& trai
                              const ConvertOptions& options) {
   const std::string base = BaseOfAdapters(train.model());
   if (!base.empty() && FileExists(JoinPath(base, kManifestName))) {
-    Say(absl::StrCat("warning: the adapters belong to the weights of ", base,
-                     ", which PEFT cannot open; export that checkpoint, too, and name its folder in "
-                     "base_model_name_or_path of ",
-                     kAdapterConfigName));
+    Say(absl::StrCat(
+        "warning: the adapters belong to the weights of ", base,
+        ", which PEFT cannot open; export that checkpoint, too, and write the path of the exported folder into "
+        "base_model_name_or_path of ",
+        kAdapterConfigName));
   }
   RETURN_IF_ERROR(
       ExportAdapter(checkpoint, SizesOf(train), base, out, FileSystem::ForOthers(), DtypeOfName(options.dtype)));

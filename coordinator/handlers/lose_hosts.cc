@@ -116,7 +116,7 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
               unreachable
                   ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
                                  job.head().spec().recovery().abandon_after_s(), " s (recovery.abandon_after_s), then ",
-                                 ends ? "ended without them" : "restarted on other hosts")
+                                 ends ? "ended without waiting for its hosts" : "restarted on other hosts")
                   : std::string("a host of the job can be reached again"));
 }
 
