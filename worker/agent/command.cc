@@ -62,7 +62,7 @@ void SetInterface(const v1::DesiredTrainer& desired, const v1::JobSpec& spec, co
     if (is_chosen) variables[name] = interface;
     variables.try_emplace(name, interface);
   }
-  // NCCL finds the fastest interfaces itself. Without '=', eth1 would stand for eth10, too.
+  // NCCL finds the fastest interfaces itself. Without '=', eth1 would be a prefix that eth10 matches, too.
   if (is_chosen) variables["NCCL_SOCKET_IFNAME"] = absl::StrCat("=", interface);
 }
 

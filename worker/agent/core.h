@@ -106,7 +106,7 @@ class Core {
     bool killed = false;                          // SIGKILL was sent; not set if over_memory is the reason
     bool ready = false;                           // it has reported that it is ready to train
     bool asked_to_abort = false;                  // by a message on its link, or, if it is a command, by a signal
-    bool stopped_before = false;                  // an earlier incarnation of the daemon has ended it with SIGTERM
+    bool stopped_before = false;                  // a command, to which an earlier incarnation has sent SIGTERM
     bool counted = false;                         // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();  // when SIGKILL must be sent
     // If the trainer is the program of a command: the time from SIGTERM to SIGKILL. Such a program may have a link.

@@ -197,7 +197,7 @@ void Core::On(LinkOpened event) {
     return Emit(
         CloseLink{event.link, absl::PermissionDeniedError(absl::StrCat("the token is not that of ", Describe(id)))});
   }
-  // A command that was asked to end may still report the checkpoint that it makes in its grace period, also if it has
+  // A command that was asked to end may still report the checkpoint that it makes in its grace period, even if it has
   // reported nothing before.
   const bool may_report = trainer.wanted || trainer.command_grace.has_value();
   if (!may_report || trainer.killed || trainer.process == Process::kEnded) {

@@ -48,7 +48,7 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
     if (const char* value = options.lookup(name); value != nullptr) set(name, value);
   }
   // Trainers bind gloo to the data address, but NCCL chooses interfaces itself, unless the job or the daemon's
-  // environment names one. With "=", the name must match exactly: eth1 does not stand for eth10, too.
+  // environment names one. Without "=", eth1 would be a prefix that eth10 matches, too.
   v1::JobSpec spec;
   const bool names_interface = spec.ParseFromString(desired.spec()) && !spec.network().interface().empty();
   if (names_interface) set(kNcclInterface, absl::StrCat("=", spec.network().interface()));

@@ -71,7 +71,7 @@ struct ProcessFound {
   uint64_t memory_limit = 0;        // of a command, in bytes; 0: none
   std::vector<uint32_t> cpus = {};  // the CPUs that a command has for itself
   bool reported = false;            // it has ended and the coordinator knows: the core must not start it again
-  bool stopped = false;             // an earlier incarnation has ended this command with SIGTERM
+  bool stopped = false;             // a command, to which an earlier incarnation has sent SIGTERM
 };
 // All rank folders were found: from now on a hello can name every trainer that runs here.
 struct AllFound {};

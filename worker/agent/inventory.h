@@ -32,9 +32,9 @@ double CgroupCores(const std::string& root = "");
 uint64_t UsableMemoryBytes();
 
 // The address from which this host would connect to `coordinator`: "127.0.0.1" if the coordinator is on loopback. If
-// the coordinator has a name that leads to loopback on this host, it is the address of the default route, if there is
-// one. Waits for the name server. Possible errors: NotFound: the coordinator's name is not resolved, or no interface
-// leads to the coordinator.
+// this host resolves the coordinator's name to loopback (other than localhost), returns the address of the default
+// route instead, if there is one. Waits for the name server. Possible errors: NotFound: the coordinator's name is
+// not resolved, or no interface leads to the coordinator.
 absl::StatusOr<std::string> FindDataAddress(const std::string& coordinator);
 // As FindDataAddress, but returns "127.0.0.1" after an error: a host that reaches no other host can run jobs that need
 // no other host.

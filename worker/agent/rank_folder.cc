@@ -95,8 +95,9 @@ std::vector<std::string> LastLinesOf(const std::string& path) {
   return {lines.end() - static_cast<ptrdiff_t>(kept), lines.end()};
 }
 
-// Creates the empty file `name`, whose existence is the mark. It is not synced: after a crash of the host, an exit may
-// be reported twice, and no process is left whose end could be misread.
+// Creates the empty file `name`, whose existence is the mark. It is not synced, because a crash of the host that loses
+// it does no harm: without kReportedFile, the exit is reported twice; a command that the crash has ended has no exit
+// record that could be misread without kStoppedFile.
 absl::Status MakeMark(const std::string& folder, const char* name) {
   const std::string path = JoinPath(folder, name);
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);

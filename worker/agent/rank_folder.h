@@ -67,8 +67,8 @@ absl::Status MarkFolderReported(const std::string& folder);
 // Returns whether the coordinator has this rank's exit.
 bool IsFolderReported(const std::string& folder);
 
-// Records that a daemon ends the program of this command with SIGTERM, so that a later daemon does not take its exit
-// for the end of its work.
+// Records that a daemon sends SIGTERM to the program of this command, so that a later daemon does not assume that the
+// program has exited because its work was done.
 absl::Status MarkFolderStopped(const std::string& folder);
 bool IsFolderStopped(const std::string& folder);
 

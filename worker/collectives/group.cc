@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const GroupMember& me
                        .timeout = member.options.timeout});
 }
 
-// `world_ranks`: the members that share memory, in order.
+// `world_ranks`: the ranks, in the world, of the members that share memory, in the order of their local ranks.
 absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const GroupMember& member, int rank,
                                                               std::vector<int> world_ranks, absl::string_view prefix) {
   return NewPlaceCommunicator({.rank = rank,

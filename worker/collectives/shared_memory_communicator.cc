@@ -231,11 +231,11 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return absl::OkStatus();
   }
 
-  // The number of a rank of the group in messages.
+  // The number by which messages name `rank` of the group.
   int NameOf(int rank) const { return world_ranks_.empty() ? rank : world_ranks_[static_cast<size_t>(rank)]; }
 
-  // "all-reduce 17 of rank 6 in a group of 2 failed: ...", or "of rank 0 of 2" if all ranks have the same numbers in
-  // the world.
+  // Adds "all-reduce 17 of rank 6 in a group of 2 failed: " to the message, or "all-reduce 17 of rank 0 of 2 failed: "
+  // if every rank of the group has the same number in the world.
   absl::Status Annotate(absl::string_view name, const absl::Status& status) const {
     bool renumbered = false;
     for (int rank = 0; rank < world_size_; ++rank) renumbered = renumbered || NameOf(rank) != rank;

@@ -216,7 +216,7 @@ class NcclCommunicator final : public C10dCommunicator {
     }
   }
 
-  // c10d also calls an operation completed that has failed; such an operation stays here until Watch breaks the group.
+  // c10d says that a failed operation is completed, too. It stays in pending_ until Watch breaks the group.
   void RemoveEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto has_ended = [](c10d::Work& work) { return work.isCompleted() && work.exception() == nullptr; };
     while (!pending_.empty() && has_ended(*pending_.front().work)) {

@@ -7,7 +7,7 @@
 //   {"messages": [{"role": "user", ...}, ...]}         a conversation with loss on the replies (chat_records.h)
 //
 // Tokens with an 'attention_mask', as tokenizers of transformers return it, must not contain padding, except at the end
-// of tokens with labels, where its labels are -100.
+// of a record with labels, if the labels of the padding are -100.
 //
 // Prompt and response are tokenized separately, as they are when a trained model is sampled: the prompt is then given
 // as tokens, and the response begins with a token of its own.

@@ -4,9 +4,9 @@
 //
 // The worker daemon starts the shim and may be replaced while the shim runs, so the two communicate through files in
 // the rank folder (records.h). The shim reads the trainer's output, waits for its end, kills any process that the
-// trainer leaves behind, and writes how the trainer ended. If SIGTERM has ended the program of a command, the other
-// processes of its group first have the job's grace period. The trainer never outlives the shim, because the kernel
-// kills the trainer when the shim exits.
+// trainer leaves behind, and writes how the trainer ended. If SIGTERM has ended the program of a command, the shim lets
+// the other processes of its group run for the job's grace period before it kills them. The trainer never outlives the
+// shim, because the kernel kills the trainer when the shim exits.
 //
 // SIGTERM and SIGINT are forwarded to the trainer. The end of the lifeline (a pipe held open by the process that
 // started everything; common/lifeline.h) kills the trainer immediately. The shim links only libc, so that it starts in
@@ -42,7 +42,7 @@ constexpr int kEndWaitMs = 2000;
 constexpr int kDrainWaitMs = 100;
 // How often to try again to write the pids, for example while the disk is full.
 constexpr int kPidRetryMs = 1000;
-// How often to look whether processes of the trainer's group that may still save have ended.
+// After SIGTERM has ended the trainer: how often to check whether the others in its group, which may save, have ended.
 constexpr int kGroupPollMs = 50;
 constexpr char kExitTemporary[] = "exit.tmp";
 
@@ -263,7 +263,7 @@ void Follow(pid_t trainer, int64_t grace_ms, int signals, int lifeline, Stream* 
     if (HasEnded(trainer)) {
       const int64_t now_ms = NowMs(CLOCK_MONOTONIC);
       if (ended_at_ms < 0) ended_at_ms = now_ms;
-      // A daemon that runs kills the group earlier.
+      // If a daemon runs, it kills the group earlier, because it measures the grace period from SIGTERM.
       if (now_ms - ended_at_ms >= grace_ms || !MayGroupSave(trainer)) return;
     }
     if (!has_pids && NowMs(CLOCK_MONOTONIC) - tried_at_ms >= kPidRetryMs) {

@@ -21,7 +21,7 @@ struct RankDevice {
   at::Device device = at::kCPU;
   CudaPlugin* cuda = nullptr;  // null on a CPU; valid as long as the process runs
   CudaDevice gpu = {};         // on a GPU
-  int num_gpus = 0;            // that this process sees, on a GPU
+  int num_gpus = 0;            // on a GPU: the number of GPUs that this process sees
 };
 
 // The GPU of rank `local_rank` on a host with `num_devices`: GPUs are assigned round robin, so several ranks share a
@@ -36,7 +36,7 @@ absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order);
 bool IsGpuMissing(const absl::Status& status);
 absl::Status GpuMissing(absl::Status status);  // makes IsGpuMissing true for the error
 
-// Why the rank is slower than on other GPUs, one sentence per reason, for its log.
+// Why the rank is slower than it could be, one sentence per reason, for its log. Empty on a CPU.
 std::vector<std::string> WhySlow(const StartOrder& order, const RankDevice& device);
 
 // Possible errors: FailedPrecondition for a type that the GPU does not support; Unimplemented for what the optimizer

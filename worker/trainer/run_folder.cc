@@ -284,7 +284,7 @@ std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, 
     const std::shared_ptr<RunFolder> held = weak.lock();
     if (held == nullptr) return RankHasLeft();
     // Reads the fence also on rank 0, because a network file system may answer the `stat` of RunFolder::CheckFence from
-    // a cache for a minute. It looks at the file itself when the file is opened.
+    // a cache for a minute. Opening the fence makes it ask the server.
     RETURN_IF_ERROR(CheckFenceOf(folder, job_id, generation));
     return held->CheckFolderExists();
   };

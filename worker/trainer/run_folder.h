@@ -70,9 +70,9 @@ class RunFolder {
   // exit. Cheap: one stat of the fence as long as it has not changed.
   absl::Status CheckFence() const;
 
-  // Checks that the folder still exists, on the file system where it was locked or on one that has this generation's
-  // fence, because it was mounted again. Possible errors: Unavailable: it does not, so new files would be on another
-  // disk.
+  // Checks that the folder still exists, on the file system where it was locked. If that was mounted again, it is
+  // recognized by this generation's fence. Possible errors: Unavailable: the folder does not exist, or is on another
+  // disk, where new files would be.
   absl::Status CheckFolderExists() const;
 
   // The generation up to which partial folders had been settled when this generation locked the folder; see [Note:
@@ -116,7 +116,8 @@ absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, 
 // destroyed.
 std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
                                         const std::string& job_id, uint64_t generation);
-// Returns RunFolder::RecreateIfRemoved of `lock` (OK if that is null) for the same threads.
+// Returns a function that calls RunFolder::RecreateIfRemoved of `lock`, or does nothing if `lock` is null. The same
+// threads may call it, with the same effect on the life of `lock`.
 std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock);
 
 // Possible errors: FailedPrecondition if the folder holds anything except what RunFolder, trainctl and RecordData
@@ -137,7 +138,7 @@ class SharedFolderToken {
   const std::string name_;
 };
 
-// Calls `holds` until it returns true, for up to `patience`. Returns what it returned last.
+// Calls `holds` until it returns true, for up to `patience`. Returns the last result of `holds`.
 bool AwaitThat(const std::function<bool()>& holds, absl::Duration patience);
 // Waits up to `patience` for a file to appear: a network file system may show a new one late.
 bool AwaitFile(const std::string& path, absl::Duration patience);

@@ -79,8 +79,8 @@ class Tokenizing {
     return absl::AbortedError(absl::StrCat("another rank cannot tokenize the data: ", JoinFirst(sentences, 3, "; ")));
   }
 
-  // Rank 0 decides in which folder the caches are. Whether a folder belongs to another user may change once it is made
-  // (RootNextToRun), so the other ranks do not look.
+  // Rank 0 decides in which folder the caches are. The other ranks do not call RootNextToRun, because its result may
+  // change once rank 0 has made the folder.
   absl::Status AgreeOnRoot() {
     const std::vector<std::string> roots = TokenCacheRoots(order_.config.checkpoint_dir);
     absl::Status failure;

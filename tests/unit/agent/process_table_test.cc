@@ -1,4 +1,4 @@
-// What a process table does with rank folders whose shim or program ended while no daemon ran. The shims are real.
+// What a process table does with rank folders that exist already. The shims are real.
 #include "worker/agent/process_table.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,8 @@ class ProcessTableTest : public ::testing::Test {
     return AwaitThat([pid] { return shim::StartTime(pid) == 0; });
   }
 
-  // A table starts a shell with `script`, which has printed a line when this returns. Null: it did not in time.
+  // Makes a table that starts a shell with `script`, and waits until the script has printed a line. Returns null if it
+  // printed none in time.
   std::unique_ptr<ProcessTable> StartShell(uint32_t rank, const char* script) {
     v1::JobSpec spec;
     for (const char* argument : {"/bin/sh", "-c", script}) {

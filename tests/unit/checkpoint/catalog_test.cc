@@ -69,7 +69,8 @@ TEST(CatalogTest, Find_WithADamagedNewestCheckpoint_ReturnsTheOneBeforeAndTheRea
   EXPECT_THAT(found->damaged[0], HasSubstr("checkpoint of step 300 is damaged"));
 }
 
-// It may be good, so using the one before would give up steps, which later saves would then overwrite.
+// The newest checkpoint may be good. A job that used the one before would repeat steps, and its saves would overwrite
+// the newest checkpoint.
 TEST(CatalogTest, Find_WithANewestCheckpointOfALaterVersion_FailsAndNamesBothVersions) {
   TemporaryFolder folder;
   WriteStep(folder, 100);

@@ -153,7 +153,7 @@ TEST_F(HuggingFaceFolderTest, ShardedExportOfBf16_IsImportedAgain) {
   EXPECT_EQ(written["dtype"], "bfloat16");
   EXPECT_EQ(written["torch_dtype"], "bfloat16");
   EXPECT_EQ(written["eos_token_id"], 7);
-  // Regression: this file hid the end token, because transformers then does not read that of config.json.
+  // Regression: this file hid the end token: if it exists, transformers does not read the end token in config.json.
   EXPECT_FALSE(FileExists(folder_ / "out/generation_config.json"));
   const auto index = nlohmann::json::parse(*ReadFile(folder_ / "out/model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_parameters"], CountParameters(kSizes));
@@ -191,7 +191,7 @@ TEST_F(HuggingFaceFolderTest, TokenizerAndTemplateOfAnotherFolder_AreExportedIns
   EXPECT_EQ(*ReadFile(folder_ / "out/chat_template.jinja"), "{{ messages }}");
 }
 
-// A checkpoint of another user could name any file of this one, which would then be in the export.
+// A checkpoint that another user made could name any file of the exporting user, and the export would contain the file.
 TEST_F(HuggingFaceFolderTest, FileThatIsNoTokenizer_IsNotExported) {
   const std::unique_ptr<Checkpoint> checkpoint = Saved();
   for (const char* text : {"{\"auths\": {}}", "-----BEGIN OPENSSH PRIVATE KEY-----\n"}) {

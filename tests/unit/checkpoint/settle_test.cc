@@ -263,7 +263,7 @@ TEST_F(SettleTest, Sweep_RemovesNoPartialOfItsOwnGeneration) {
   EXPECT_THAT(Names(), ElementsAre("step-00000050", "step-00000100.g3.partial"));
 }
 
-// The partials of a generation that has claimed the folder since are its own.
+// A later generation has claimed the folder meanwhile, and the partial belongs to it.
 TEST_F(SettleTest, Sweep_RemovesNothingOnceItMayNot) {
   Partial(100, 4);
 

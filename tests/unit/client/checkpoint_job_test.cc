@@ -106,7 +106,7 @@ TEST(CheckpointJob, Wait_EndsWithASaveNotOlderThanTheRequest) {
   v1::Event later = Saved(13, 41), notice = Failed(14, 0);
   later.set_generation(1);
   notice.set_generation(1);
-  EXPECT_EQ(awaited.Classify(later), Result::kSaved) << "of the next group, which has repeated steps";
+  EXPECT_EQ(awaited.Classify(later), Result::kSaved) << "a save of the next group, which has repeated steps";
   EXPECT_EQ(awaited.Classify(notice), Result::kNone);
 
   v1::Job repeating = JobWithSaves();

@@ -58,7 +58,7 @@ TEST(ExportSources, AdaptersThatWereTrainedFurther_BelongToTheWeightsOfTheirFirs
   EXPECT_EQ(BaseOfAdapters(ModelOf("/hub/base", whole)), whole);
 }
 
-// Regression: a model that was trained with the tokenizer of another folder was exported with that of its own.
+// Regression: a model that was trained with the tokenizer of another folder was exported with that of its own folder.
 TEST(ExportSources, TheTokenizerIsThatOfTheData_ElseThatOfTheModel) {
   v1::Train train;
   EXPECT_EQ(TokenizerToExport(train), "");

@@ -43,11 +43,11 @@ TEST(Children, ThoseOfBefore_AreNeitherAwaitedNorKilled) {
   ASSERT_EQ(others.count(before), 1u);
   const pid_t own = StartEndlessChild();
 
-  EXPECT_FALSE(WaitForDescendants(absl::ZeroDuration(), others)) << "the other child still runs";
+  EXPECT_FALSE(WaitForDescendants(absl::ZeroDuration(), others)) << "the child `own` still runs";
   KillChildren(others);
   EXPECT_TRUE(WaitForDescendants(absl::Seconds(30), others));
 
-  EXPECT_NE(kill(own, 0), 0) << "it was not killed and reaped";
+  EXPECT_NE(kill(own, 0), 0) << "the child `own` was not killed and reaped";
   EXPECT_EQ(kill(before, 0), 0);
   kill(before, SIGKILL);
   EXPECT_EQ(waitpid(before, nullptr, 0), before);

@@ -385,7 +385,7 @@ TEST(SharedMemory, Progress_AdvancesOperationsWithoutWaiting) {
   EXPECT_TRUE(a.eq(3).all().item<bool>() && b.eq(3).all().item<bool>());
 }
 
-// The daemon asks a rank that makes no progress for its stack by a signal, also while the rank allocates memory.
+// If a rank makes no progress, the daemon requests its stack with a signal, also while the rank allocates memory.
 TEST(SharedBuffer, IsAllocatedDespiteSignals) {
   signal(SIGUSR1, [](int) {});
   const pthread_t allocating = pthread_self();

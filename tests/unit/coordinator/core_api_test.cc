@@ -345,7 +345,7 @@ TEST_F(CoreApi, SubmitWithTheIdOfADeletedJob_IsRefused_AlsoAfterARestart) {
   }
 }
 
-// Regression: the watchers of a job that was deleted in the turn in which it ended waited for ever.
+// Regression: if a job was deleted in the turn in which it ended, its watchers waited for ever.
 TEST_F(CoreApi, WatchersOfAJobThatIsDeletedAtItsEnd_SeeTheEnd) {
   harness_.finished_jobs = 1;
   harness_.Restart();

@@ -145,8 +145,8 @@ TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
   EXPECT_TRUE(two.harness.core->Check().ok()) << two.harness.core->Check();
 }
 
-// Regression: slots of the new host counted as kept for the job that ran on the forgotten one, although nothing kept
-// them, so another job got the slot that this job had just taken.
+// Regression: slots of the new host counted as kept for the job that ran on the forgotten host, although they were
+// free. They were freed once more when this job started again, so another job got the slot that it had just taken.
 TEST(CoreHosts, NewHostWithTheNameOfAForgottenOne_KeepsNoSlots) {
   ServingHosts two;
   two.harness.Submit(MakeSpec(1), "job0000wait1");

@@ -224,7 +224,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
 }
 
-// Regression: it stayed STOPPING for ever, and counted against the quota of its namespace.
+// Regression: the job stayed STOPPING for ever, and counted against the quota of its namespace.
 TEST(CoreLoss, UnreachableJobThatIsCancelled_IsAbandoned_WithoutItsCheckpoint) {
   LossCluster cluster(/*running=*/true, /*abandon_after_s=*/60);
   cluster.first.Save(Key(kJob, 1, 0), 40);

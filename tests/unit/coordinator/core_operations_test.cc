@@ -436,7 +436,8 @@ TEST(CoreOperations, Goodput_AfterTheWallClockWasSet_DoesNotJumpWhenTheNextCoord
   EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().queue_s(), 10);
 }
 
-// Rank 1 is killed. Then rank 0 names the checkpoint of step 4, or it has been granted but is named by the next group.
+// Rank 1 is killed. Either rank 0 names the checkpoint of step 4 afterwards, or the checkpoint was granted before, and
+// the next group names it.
 TEST(CoreOperations, Goodput_StepsThatAreSavedUntilTheGroupHasEnded_AreNotLost) {
   for (bool granted : {false, true}) {
     Harness harness;

@@ -443,8 +443,8 @@ TEST(CoreQueue, SlotsThatWereKeptForAJobThatMoves_AreUsedAtOnce) {
   EXPECT_EQ(harness.StateOf(kHigh), v1::JOB_STATE_PLACED) << harness.Get(kHigh).reason();
 }
 
-// Regression: a job that waited only because hosts were still connecting was not considered again when they had had the
-// time to do so.
+// Regression: a job that waited only because hosts were still connecting was not considered again when the time that
+// hosts have for this was over.
 TEST(CoreQueue, AfterARestart_AHostThatDoesNotComeBack_DelaysJobsOnlyForAMoment) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);

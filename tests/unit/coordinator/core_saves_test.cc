@@ -246,7 +246,7 @@ TEST(CoreSaves, SaveRequest_ReachesRank0_AndIsRepeatedToLaterGenerationsUntilASa
   one.host.Save(Key(kJob, 2, 0), 4);
   one.Fail();
   EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 0u)
-      << "a save of the next group answers the request, also of an earlier step";
+      << "a save of the next group answers the request, even if its step is earlier";
 }
 
 TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {

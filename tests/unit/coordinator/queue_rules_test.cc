@@ -131,7 +131,8 @@ TEST(ForecastOfQueue, FollowsTheKnownEndsOfJobs_InTheOrderOfTheQueue) {
   EXPECT_EQ(forecasts[2].start_in, absl::Seconds(60));
 }
 
-// Regression: its kept slots counted as used by another job, and its ranks twice against the quota.
+// Regression: the slots that were kept for the job counted as used by another job, and its ranks counted twice against
+// the quota.
 TEST(ForecastOfQueue, AJobThatStartsAgain_UsesItsKeptSlots_AndCountsOnce) {
   QueueRules rules;
   rules.namespaces["a"].max_slots = 2;

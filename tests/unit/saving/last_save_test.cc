@@ -98,7 +98,8 @@ class SlowManifestDisk final : public ForwardingDisk {
   absl::Notification reached, released;
 };
 
-// As a network file system does whose client has the attributes of the earlier fence in its cache.
+// The new fence has the attributes of the earlier one, as on a network file system whose client still has these in its
+// cache.
 TEST_F(LastSaveTest, FenceOfALaterGenerationThatStatDoesNotShow_PreventsTheNameOfTheCheckpoint) {
   const std::string fence = folder_ / "run/.fence";
   FakeLink link;

@@ -298,7 +298,7 @@ TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_TwoCheckpointsStayComplete_AndA
   EXPECT_THAT(link_.FactsOf<SavedFact>(), SizeIs(2));
 }
 
-// While the coordinator is away, the best checkpoint and milestones are not replaced, because they are never removed.
+// While the coordinator is away, the best checkpoint and milestones are not replaced, because retention keeps them.
 TEST_F(SaveTest, WithoutAnAnswerOfTheCoordinator_CheckpointsThatAreKeptForEverStay) {
   const Retention best{.keep = 1, .keep_best = true}, milestones{.keep = 1, .keep_every = 5};
   for (const Retention& retention : {best, milestones}) {

@@ -451,7 +451,7 @@ TEST_F(SavesTest, RequestedSave_IsWaitedForIfThereIsNotEnoughMemoryForACopy) {
   EXPECT_THAT(log_.str(), HasSubstr("so training waits until each save is written"));
 }
 
-// Writes the fence of a later generation when the first part of a save is written.
+// Writes the fence of a later generation when rank 0's part of a save is created.
 class FencingDisk final : public ForwardingDisk {
  public:
   explicit FencingDisk(std::string run_folder) : run_folder_(std::move(run_folder)) {}
@@ -473,7 +473,7 @@ TEST_F(SavesTest, StepOfASaveThatIsWaitedFor_IsReportedBeforeTheSave) {
   FakeLink link;
   StartOrder order = Order("run", 8);
   order.config.checkpoint_every = 2;
-  order.local_world_size = 1'000'000'000;  // as above
+  order.local_world_size = 1'000'000'000;  // ranks that need as much memory as this one
   FencingDisk disk(order.config.checkpoint_dir);
 
   const TrainerExit code =

@@ -71,7 +71,7 @@ TEST(PlanMemory, OfGradientsSentIn16Bits_CountsTheCopyThatIsSent) {
   EXPECT_EQ(Plan({"train.precision={param: bf16}"}).gradients, (4 + 2) * kAll);
   EXPECT_EQ(Plan({"train.precision={param: bf16}", "parallel.data=zero1"}).gradients, (4 + 2) * kAll);
   EXPECT_EQ(Plan({"train.precision={param: bf16}", "parallel.data=zero2"}).gradients, 4 * kAll)
-      << "buckets are sent from memory that is used again";
+      << "the copies of buckets are not counted here, because their memory is used again";
 }
 
 // A block is gathered into memory that can also hold its gradients, which are sent in fp32.
