@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "checkpoint/snapshot_format.h"
+#include "common/allocate_now.h"
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
@@ -80,10 +81,7 @@ absl::StatusOr<std::unique_ptr<SnapshotBuffer>> SnapshotBuffer::Make(const std::
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
   const uint64_t all = kHeaderBytes + bytes;
-  // Allocates the memory now, because a lack of memory later would be a SIGBUS in the middle of a copy.
-  int error;
-  do error = posix_fallocate(fd, 0, static_cast<off_t>(all));
-  while (error == EINTR);  // SA_RESTART does not cover this call
+  const int error = AllocateNow(fd, all);
   void* data = error == 0 ? mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0) : MAP_FAILED;
   if (data == MAP_FAILED) {
     absl::Status failed =

@@ -8,18 +8,11 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "common/allocate_now.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
-
-int AllocateNow(int fd, size_t bytes) {
-  int error;
-  // A signal, such as the daemon's request for a stack, interrupts this call despite SA_RESTART.
-  do error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  while (error == EINTR);
-  return error;
-}
 
 absl::StatusOr<std::shared_ptr<SharedBuffer>> SharedBuffer::Make(size_t bytes) {
   const int fd = memfd_create("trainyard-buffer", MFD_CLOEXEC);

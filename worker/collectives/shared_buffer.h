@@ -11,10 +11,6 @@
 
 namespace trainyard {
 
-// Allocates the memory of the memfd `fd` in advance: running out of memory later would raise SIGBUS in the middle of a
-// step. Returns an error number, or 0.
-int AllocateNow(int fd, size_t bytes);
-
 class SharedBuffer {
  public:
   // Zero-filled. Possible errors: ResourceExhausted and other system errors.

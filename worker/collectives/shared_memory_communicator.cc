@@ -49,11 +49,7 @@ struct SharedMemoryOperation {
 class SharedMemoryCommunicator final : public PlaceCommunicator {
  public:
   SharedMemoryCommunicator(const SharedSegmentOptions& options, std::unique_ptr<SharedSegment> segment)
-      : rank_(options.rank),
-        world_size_(options.world_size),
-        world_ranks_(options.world_ranks),
-        timeout_(options.timeout),
-        segment_(std::move(segment)) {}
+      : rank_(options.rank), world_size_(options.world_size), timeout_(options.timeout), segment_(std::move(segment)) {}
 
   // Peers may still wait for operations that this rank started but never waited for; they must not wait forever.
   ~SharedMemoryCommunicator() override {
@@ -231,17 +227,14 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return absl::OkStatus();
   }
 
-  // The number by which messages name `rank` of the group.
-  int NameOf(int rank) const { return world_ranks_.empty() ? rank : world_ranks_[static_cast<size_t>(rank)]; }
-
   // Adds "all-reduce 17 of rank 6 in a group of 2 failed: " to the message, or "all-reduce 17 of rank 0 of 2 failed: "
   // if every rank of the group has the same number in the world.
   absl::Status Annotate(absl::string_view name, const absl::Status& status) const {
     bool renumbered = false;
-    for (int rank = 0; rank < world_size_; ++rank) renumbered = renumbered || NameOf(rank) != rank;
+    for (int rank = 0; rank < world_size_; ++rank) renumbered = renumbered || segment_->NameOf(rank) != rank;
     if (!renumbered || absl::IsAborted(status)) return AnnotateFailure(name, *this, status);
-    return absl::Status(status.code(), absl::StrCat(name, " of rank ", NameOf(rank_), " in a group of ", world_size_,
-                                                    " failed: ", status.message()));
+    return absl::Status(status.code(), absl::StrCat(name, " of rank ", segment_->NameOf(rank_), " in a group of ",
+                                                    world_size_, " failed: ", status.message()));
   }
 
   absl::Status CompareWithPeers() {
@@ -250,8 +243,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       if (rank == rank_) continue;
       std::string theirs = segment_->OperationOf(rank, ticket_);
       if (theirs == own) continue;
-      return absl::UnavailableError(absl::StrCat("rank ", NameOf(rank), " takes part in ", theirs, " at the same time",
-                                                 DescribeFault(own, rank, theirs)));
+      return absl::UnavailableError(absl::StrCat("rank ", segment_->NameOf(rank), " takes part in ", theirs,
+                                                 " at the same time", DescribeFault(own, rank, theirs)));
     }
     return absl::OkStatus();
   }
@@ -260,8 +253,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   std::string DescribeFault(absl::string_view own, int rank, absl::string_view theirs) const {
     if (history_.IsExpected(own) == history_.IsExpected(theirs)) return "";
     const int at_fault = history_.IsExpected(own) ? rank : rank_;
-    return absl::StrCat("; rank ", NameOf(at_fault), " is at fault: in earlier steps, ", history_.NextExpected(),
-                        " came next");
+    return absl::StrCat("; rank ", segment_->NameOf(at_fault), " is at fault: in earlier steps, ",
+                        history_.NextExpected(), " came next");
   }
 
   int64_t PieceElements(const SharedMemoryOperation& operation) const {
@@ -406,7 +399,6 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   const int rank_;
   const int world_size_;
-  const std::vector<int> world_ranks_;  // as in SharedSegmentOptions
   const absl::Duration timeout_;
   std::unique_ptr<SharedSegment> segment_;
   std::deque<std::shared_ptr<SharedMemoryOperation>> queue_;  // started, but not yet run; used by one thread

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/allocate_now.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 

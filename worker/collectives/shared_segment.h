@@ -60,6 +60,8 @@ class SharedSegment {
   std::byte* ResultSpace(uint32_t ticket) const;
   size_t piece_bytes() const { return options_.piece_bytes; }
   void set_timeout(absl::Duration timeout) { timeout_ = timeout; }  // applies to later waits
+  // The number by which messages name `rank` of the group.
+  int NameOf(int rank) const { return options_.world_ranks.empty() ? rank : options_.world_ranks[rank]; }
 
   // Memory of this rank that the peers can read in place; null if it cannot be allocated or kMaxBuffers were created.
   std::shared_ptr<SharedBuffer> NewBuffer(size_t bytes);
@@ -93,7 +95,6 @@ class SharedSegment {
   struct Member;
 
   explicit SharedSegment(const SharedSegmentOptions& options) : options_(options), timeout_(options.timeout) {}
-  int NameOf(int rank) const { return options_.world_ranks.empty() ? rank : options_.world_ranks[rank]; }
   std::string MissingRanks(Stage stage, uint32_t ticket) const;
   absl::Status Make();
   absl::Status Open();
