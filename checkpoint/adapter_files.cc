@@ -1,5 +1,6 @@
 #include "checkpoint/adapter_files.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -21,6 +22,11 @@ constexpr char kPrefix[] = "base_model.model.";
 
 absl::StatusOr<std::string> ReadAdapterConfigText(const std::string& folder) {
   return ReadFile(JoinPath(folder, kAdapterConfigName), kAdapterConfigBytesMax);
+}
+
+bool HasAdapters(const Manifest& manifest) {
+  return std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                     [](const ManifestTensor& tensor) { return IsAdapterName(tensor.name); });
 }
 
 std::string PeftName(const ModelDescription& model, const std::string& parameter) {

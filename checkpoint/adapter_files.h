@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/weight_files.h"
 #include "models/model_description.h"
 
@@ -21,6 +22,9 @@ inline constexpr char kAdapterWeightsName[] = "adapter_model.safetensors";
 // The text of adapter_config.json of such a folder. Fails with NotFound if there is none, and with ResourceExhausted if
 // it is too long.
 absl::StatusOr<std::string> ReadAdapterConfigText(const std::string& folder);
+
+// Whether a checkpoint contains low-rank adapters.
+bool HasAdapters(const Manifest& manifest);
 
 // The name of an adapter's parameter in such a folder.
 std::string PeftName(const ModelDescription& model, const std::string& parameter);

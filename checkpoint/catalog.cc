@@ -220,9 +220,8 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   const std::optional<size_t> best = retention.keep_best ? BestOf(folders) : std::nullopt;
   bool found_finite = false;
   for (size_t i = 0; i < folders.size(); ++i) {
-    const bool is_milestone = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
-    const bool is_retained =
-        i < retention.keep || is_milestone || protected_steps.contains(folders[i].step) || best == i;
+    const bool is_retained = i < retention.keep || retention.IsMilestone(folders[i].step) ||
+                             protected_steps.contains(folders[i].step) || best == i;
     // The newest checkpoint with finite values is always retained. It is usually the first, whose manifest is then the
     // only one that is read.
     if (!found_finite && FiniteManifest(folders[i].path).has_value()) {

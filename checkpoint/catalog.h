@@ -101,6 +101,8 @@ struct Retention {
   uint64_t keep = 0;        // the number of newest checkpoints; 0: all
   uint64_t keep_every = 0;  // also every step that is a multiple of this; 0: none
   bool keep_best = false;   // also the best one
+
+  bool IsMilestone(uint64_t step) const { return keep_every > 0 && step % keep_every == 0; }
 };
 
 // Removes the checkpoints up to `newest_step` that need not be retained. Returns their steps. Calls `may_remove`, if it

@@ -70,8 +70,7 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
     const uint64_t step = verified->manifest->step;
     const std::string path = JoinPath(run_folder, StepFolderName(step));
     const bool replaces = FileExists(path);
-    absl::StatusOr<VerifiedCheckpoint> present = absl::NotFoundError(path);
-    if (replaces) present = VerifyCheckpoint(path, {});
+    const absl::StatusOr<VerifiedCheckpoint> present = VerifyCheckpoint(path, {});  // fails if there is none
     if (absl::IsUnimplemented(present.status())) return present.status();
     if (!IsUndamaged(present, step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));

@@ -1,11 +1,9 @@
 #include "client/export_sources.h"
 
-#include <algorithm>
-
 #include "absl/status/statusor.h"
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/manifest_file.h"
-#include "models/lora_targets.h"
 
 namespace trainyard::client {
 
@@ -19,10 +17,8 @@ std::string BaseOfAdapters(v1::Model model) {
     if (!text.ok()) break;  // not a checkpoint
     const absl::StatusOr<Manifest> manifest = ParseManifest(*text);
     if (!manifest.ok()) break;
-    const bool has_adapters = std::any_of(manifest->tensors.begin(), manifest->tensors.end(),
-                                          [](const ManifestTensor& tensor) { return IsAdapterName(tensor.name); });
     v1::JobSpec spec;
-    if (!has_adapters || !spec.ParseFromString(manifest->spec)) break;
+    if (!HasAdapters(*manifest) || !spec.ParseFromString(manifest->spec)) break;
     model = spec.train().model();
   }
   return weights;

@@ -24,8 +24,8 @@ constexpr size_t kWaitingMax = 2;
 // The loss of the evaluation after the step of a checkpoint; infinite: none.
 double LossOf(const CommitTask& task) {
   const std::optional<ManifestEvaluation>& evaluation = task.head.evaluation;
-  return evaluation.has_value() ? evaluation->loss.value_or(std::numeric_limits<double>::infinity())
-                                : std::numeric_limits<double>::infinity();
+  const std::optional<double> loss = evaluation.has_value() ? evaluation->loss : std::nullopt;
+  return loss.value_or(std::numeric_limits<double>::infinity());
 }
 
 }  // namespace
@@ -89,8 +89,7 @@ size_t CommitThread::State::ChooseReplaced(const CommitTask& newest) const {
   for (size_t i = 0; i < waiting.size(); ++i) {
     const CommitTask& task = waiting[i].task;
     const bool is_best = deps.retention.keep_best && std::isfinite(lowest) && LossOf(task) == lowest;
-    const bool is_milestone = deps.retention.keep_every > 0 && task.save.step % deps.retention.keep_every == 0;
-    if (!is_best && !is_milestone) return i;
+    if (!is_best && !deps.retention.IsMilestone(task.save.step)) return i;
   }
   return 0;
 }

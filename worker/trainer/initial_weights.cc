@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -155,9 +154,7 @@ absl::Status CheckAdaptersOfCheckpoint(const TrainConfig& config, const SizesOfS
   if (config.model.lora.rank == 0 || !FileExists(JoinPath(config.init_from, kManifestName))) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string text, ReadManifestText(config.init_from));
   ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(text), << config.init_from);
-  const bool has_adapters = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
-                                        [](const ManifestTensor& tensor) { return IsAdapterName(tensor.name); });
-  if (!has_adapters) return absl::OkStatus();
+  if (!HasAdapters(manifest)) return absl::OkStatus();
   if (!config.lora_path.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(config.init_from,

@@ -124,9 +124,10 @@ std::optional<AnnouncedCheckpoint> CheckpointOf(const Announcement& announcement
 
 // A host whose trainer is of an earlier version than a checkpoint cannot resume from it. A job that has recorded a
 // checkpoint waits for a host with that version; any other job is refused.
-absl::Status MayResumeElsewhere(const StartOrder& order, absl::Status status) {
-  if (!absl::IsUnimplemented(status) || !order.restart_step.has_value()) return status;
-  return CheckpointMissing(std::move(status));
+template <typename T>
+absl::StatusOr<T> MayResumeElsewhere(const StartOrder& order, absl::StatusOr<T> found) {
+  if (!absl::IsUnimplemented(found.status()) || !order.restart_step.has_value()) return found;
+  return CheckpointMissing(found.status());
 }
 
 // Opens the announced checkpoint on this host; rank 0 has it open already.
@@ -146,10 +147,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenAnnounced(const StartOrder& orde
 Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
                   std::unique_ptr<Checkpoint>& checkpoint, LoadCheckpoint load) {
   if (checkpoint == nullptr) {
-    absl::StatusOr<std::unique_ptr<Checkpoint>> opened = OpenAnnounced(order, announced);
-    if (absl::IsUnimplemented(opened.status())) {
-      return {.kind = Outcome::kRefused, .status = MayResumeElsewhere(order, opened.status())};
-    }
+    absl::StatusOr<std::unique_ptr<Checkpoint>> opened = MayResumeElsewhere(order, OpenAnnounced(order, announced));
+    if (absl::IsUnimplemented(opened.status())) return {.kind = Outcome::kRefused, .status = opened.status()};
     if (!opened.ok()) return {.kind = Outcome::kUnusable, .status = opened.status()};
     checkpoint = *std::move(opened);
   }
@@ -185,11 +184,11 @@ absl::StatusOr<Outcome> ShareOutcome(const StartOrder& order, const Outcome& own
 
 // On rank 0: stores in `point` the next older checkpoint that looks valid.
 absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& point) {
-  absl::StatusOr<FoundCheckpoint> found =
-      FindCheckpoint(order.config.checkpoint_dir, {.before_step = step, .verify_bytes = false});
-  if (!found.ok()) return MayResumeElsewhere(order, found.status());
-  point.passed_over.insert(point.passed_over.end(), found->damaged.begin(), found->damaged.end());
-  point.checkpoint = std::move(found->checkpoint);
+  ASSIGN_OR_RETURN(FoundCheckpoint found,
+                   MayResumeElsewhere(order, FindCheckpoint(order.config.checkpoint_dir,
+                                                            {.before_step = step, .verify_bytes = false})));
+  point.passed_over.insert(point.passed_over.end(), found.damaged.begin(), found.damaged.end());
+  point.checkpoint = std::move(found.checkpoint);
   return point.checkpoint == nullptr ? NoCheckpointLeft(order, point.passed_over) : absl::OkStatus();
 }
 
@@ -221,15 +220,13 @@ absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const L
     RETURN_IF_ERROR(CheckEmpty(order.config.checkpoint_dir));
     return point;
   }
-  absl::StatusOr<std::vector<std::string>> notes =
-      SettlePartials(order.config.checkpoint_dir, SettleOptionsOf(order, folder), file_system);
-  if (!notes.ok()) return MayResumeElsewhere(order, notes.status());
-  point.notes = *std::move(notes);
-  absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(order.config.checkpoint_dir, {.verify_bytes = false});
-  if (!found.ok()) return MayResumeElsewhere(order, found.status());
-  RETURN_IF_ERROR(CheckFound(order, folder, *found));
-  point.passed_over = std::move(found->damaged);
-  point.checkpoint = std::move(found->checkpoint);
+  ASSIGN_OR_RETURN(point.notes, MayResumeElsewhere(order, SettlePartials(order.config.checkpoint_dir,
+                                                                         SettleOptionsOf(order, folder), file_system)));
+  ASSIGN_OR_RETURN(FoundCheckpoint found,
+                   MayResumeElsewhere(order, FindCheckpoint(order.config.checkpoint_dir, {.verify_bytes = false})));
+  RETURN_IF_ERROR(CheckFound(order, folder, found));
+  point.passed_over = std::move(found.damaged);
+  point.checkpoint = std::move(found.checkpoint);
   return point;
 }
 

@@ -32,14 +32,6 @@ Manifest Sample() {
   return manifest;
 }
 
-// Returns the text with a correct hash, as if a person had edited the text and updated its hash.
-std::string Rehash(std::string text) {
-  const std::string head = "{\n \"hash\": \"";
-  text.replace(head.size(), 32, std::string(32, '0'));
-  text.replace(head.size(), 32, HashHex(text));
-  return text;
-}
-
 std::string ErrorOf(const Manifest& manifest) {
   return std::string(ParseManifest(ManifestText(manifest)).status().message());
 }

@@ -108,6 +108,14 @@ inline void FlipBit(const std::string& path, uint64_t at, int bit) {
 }
 inline void FlipByte(const std::string& path, size_t at) { FlipBit(path, at, 5); }
 
+// Returns the text of a manifest with a correct hash, as if a person had edited the text and updated its hash.
+inline std::string Rehash(std::string text) {
+  const std::string head = "{\n \"hash\": \"";
+  text.replace(head.size(), 32, std::string(32, '0'));
+  text.replace(head.size(), 32, HashHex(text));
+  return text;
+}
+
 // Gives the manifest of the checkpoint a later version than this program reads, and the right hash.
 inline void MakeLaterVersion(const std::string& checkpoint) {
   const std::string path = JoinPath(checkpoint, kManifestName);
@@ -116,10 +124,7 @@ inline void MakeLaterVersion(const std::string& checkpoint) {
   const std::string version = absl::StrCat("\"version\": ", kManifestVersion);
   ASSERT_NE(text->find(version), std::string::npos);
   text->replace(text->find(version), version.size(), "\"version\": 99");
-  const size_t hash = std::strlen("{\n \"hash\": \"");
-  text->replace(hash, 32, std::string(32, '0'));
-  text->replace(hash, 32, HashHex(*text));
-  ASSERT_TRUE(WriteFileAtomically(path, *text).ok());
+  ASSERT_TRUE(WriteFileAtomically(path, Rehash(*text)).ok());
 }
 
 // A disk on which another process makes the folder `to` right before a finished folder gets that name.

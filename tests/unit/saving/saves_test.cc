@@ -23,7 +23,6 @@
 #include "tests/unit/checkpoint/forwarding_disk.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
-#include "worker/diagnostics/ledger.h"
 #include "worker/trainer/run.h"
 
 namespace trainyard {
