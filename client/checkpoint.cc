@@ -267,9 +267,9 @@ CLI::App* AddFolderVerb(CLI::App& app, const Globals& globals, Chosen* chosen, c
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("folder", options->folder, "Run folder (checkpoint.dir), one checkpoint in it, or a job")
       ->required();
-  AsDecimal(verb->add_option("--step", options->steps, "In a run folder: the checkpoint of this step")
-                ->type_name("N")
-                ->allow_extra_args(false));
+  verb->add_option("--step", options->steps, "In a run folder: the checkpoint of this step")
+      ->type_name("N")
+      ->allow_extra_args(false);
   AddJson(*verb, &options->json, "One JSON object per line, one for each checkpoint");
   verb->callback([&globals, options, chosen, act] {
     *chosen = [&globals, options, act] { return ReportStatus(RunOnFolder(globals, *options, act), options->json); };

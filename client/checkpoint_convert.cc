@@ -189,7 +189,7 @@ void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) 
           "with the lowest evaluation loss")
       ->required();
   verb->add_option("out", options->to, "Folder to create")->required();
-  AsDecimal(verb->add_option("--step", options->step, "In a run folder: the checkpoint of this step")->type_name("N"));
+  verb->add_option("--step", options->step, "In a run folder: the checkpoint of this step")->type_name("N");
   CLI::Option* shard_bytes = verb->add_option("--max-shard-bytes", options->export_options.max_shard_bytes,
                                               "Split the weights into files of at most this size; default 5e9")
                                  ->type_name("N")

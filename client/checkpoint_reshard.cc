@@ -101,7 +101,7 @@ void AddCheckpointReshard(CLI::App& app, const Globals& globals, Chosen* chosen)
   auto flags = std::make_shared<ReshardFlags>();
   CLI::App* verb = app.add_subcommand("reshard", "Rewrite a checkpoint for another number of ranks, or unsharded");
   verb->add_option("folder", flags->folder, "Run folder (checkpoint.dir), or a job")->required();
-  AsDecimal(verb->add_option("step", flags->step, "Step of the checkpoint")->required()->type_name("STEP"));
+  verb->add_option("step", flags->step, "Step of the checkpoint")->required()->type_name("STEP");
   verb->add_option("--ranks", flags->ranks, "Number of shards; each holds a flat share of every tensor")
       ->type_name("N")
       ->check(CLI::Range(uint64_t{1}, uint64_t{100'000}));

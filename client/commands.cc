@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
@@ -40,18 +39,18 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
       ->group("");
 }
 
-CLI::Option* AsDecimal(CLI::Option* option) {
-  return option->transform([](std::string number) -> std::string {
-    const size_t zeros = number.find_first_not_of('0');
-    if (zeros == std::string::npos) return number.empty() ? "" : "0";
-    return number.substr(zeros);
-  });
-}
-
 void ReadNumbersAsDecimal(CLI::App& app) {
+  constexpr absl::string_view kWholeNumbers[] = {"INT", "UINT", "N", "STEP"};  // the names of their types in the help
   for (CLI::Option* option : app.get_options([](CLI::Option*) { return true; })) {
+    // Names of checks may follow: "UINT:POSITIVE".
     const std::string type = option->get_type_name();
-    if (absl::StartsWith(type, "UINT") || absl::StartsWith(type, "INT")) AsDecimal(option);
+    const absl::string_view name = absl::string_view(type).substr(0, type.find(':'));
+    if (std::find(std::begin(kWholeNumbers), std::end(kWholeNumbers), name) == std::end(kWholeNumbers)) continue;
+    option->transform([](std::string number) -> std::string {
+      const size_t zeros = number.find_first_not_of('0');
+      if (zeros == std::string::npos) return number.empty() ? "" : "0";
+      return number.substr(zeros);
+    });
   }
   for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) ReadNumbersAsDecimal(*verb);
 }

@@ -79,11 +79,8 @@ inline constexpr char kJobHelp[] = "Job id, a unique prefix of it, or a unique j
 // exit code of `status`.
 int ReportStatus(const absl::Status& status, bool json);
 
-// Reads the values of a numeric option as decimal numbers. CLI11 reads a number that begins with 0 as octal, so the
-// step of the folder step-00000100 would be step 64. Returns `option`.
-CLI::Option* AsDecimal(CLI::Option* option);
-// AsDecimal for all whole numbers of `app` and of its verbs, except for options whose type is shown with another name
-// than UINT or INT.
+// Makes `app` and its verbs read whole numbers as decimal. CLI11 reads a number that begins with 0 as octal, so the
+// step of the folder step-00000100 would be step 64.
 void ReadNumbersAsDecimal(CLI::App& app);
 
 // --if-version: the resource_version that a job or host must still have.

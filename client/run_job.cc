@@ -69,11 +69,7 @@ class JobRunner {
     }
     const bool is_cancelled = interrupts.interrupted() && !JobMayContinue();
     int code = is_cancelled ? kClientCancelled : ExitCodeOf(exit_code.status());
-    if (options_.json) {
-      PrintJson(ErrorLine(exit_code.status(), code));
-      PrintJson(DoneWithoutJobLine(job_id_, exit_code.status().message(), code));
-    }
-    Fail(exit_code.status());
+    PrintFailure(exit_code.status(), code);
     if (job_id_.empty() || code == kClientCancelled) RemoveTemporaryFolder();
     return code;
   }
@@ -342,15 +338,19 @@ class JobRunner {
   // Whether the job may continue after this process has ended. Thread-safe.
   bool JobMayContinue() const { return killable_.load() == nullptr && job_may_run_.load(); }
 
+  void PrintFailure(const absl::Status& status, int code) const {
+    if (options_.json) {
+      PrintJson(ErrorLine(status, code));
+      PrintJson(DoneWithoutJobLine(job_id_, status.message(), code));
+    }
+    Fail(status);
+  }
+
   // Ends this process, whose main thread waits for the coordinator. There is no job yet that could be cancelled. Runs
   // on the thread of `Interrupts`, or on the main thread if the interrupt has arrived before.
   void EndBeforeSubmission() const {
-    if (options_.json) {
-      PrintJson(ErrorLine(absl::CancelledError(kInterruptedEarly), kClientCancelled));
-      PrintJson(DoneWithoutJobLine("", kInterruptedEarly, kClientCancelled));
-      FlushOutput();
-    }
-    Say(kInterruptedEarly);
+    PrintFailure(absl::CancelledError(kInterruptedEarly), kClientCancelled);
+    if (options_.json) FlushOutput();
     _exit(kClientCancelled);
   }
 

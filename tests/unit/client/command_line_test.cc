@@ -82,6 +82,7 @@ TEST(Checkpoint, StepMayBeWrittenAsInTheNameOfItsFolder) {
     Globals globals;
     Chosen chosen;
     AddCheckpoint(app, globals, &chosen);
+    ReadNumbersAsDecimal(app);
     app.parse(absl::StrCat("checkpoint ", absl::StrReplaceAll(verb, {{"RUN", run.path()}, {"OUT", run / "out"}})));
 
     testing::internal::CaptureStderr();
