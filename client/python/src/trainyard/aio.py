@@ -12,11 +12,10 @@ class AsyncClient(_calls.Calls):
     def __init__(self, address=None, token_file=None, allow_plaintext=False, reconnect_s=60.0):
         super().__init__(address, token_file, allow_plaintext, reconnect_s)
         self._channel = None
-        self._forgotten = weakref.WeakSet()  # channels that calls may still use
+        self._channels = weakref.WeakSet()  # that calls may use: this one and those that were forgotten
 
     async def close(self):
-        channels = [*self._forgotten, *([self._channel] if self._channel is not None else [])]
-        self._channel = None
+        channels, self._channel = [*self._channels], None
         for channel in channels:
             await channel.close()
 
@@ -29,6 +28,7 @@ class AsyncClient(_calls.Calls):
     def _open(self):
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
+            self._channels.add(self._channel)
         return self._channel
 
     def _convert(self, error, metadata, channel):
@@ -36,7 +36,6 @@ class AsyncClient(_calls.Calls):
         if converted.code in _calls.UNANSWERED and self._channel is channel:
             # As in Client._forget. Each call keeps a reference to its channel, which is closed when the last call ends.
             self._channel = None
-            self._forgotten.add(channel)
         elif self._is_new_token(converted, metadata):
             converted = errors.UnavailableError(f"the coordinator at {self.address} was restarted with a new token")
         return converted

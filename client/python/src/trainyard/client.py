@@ -22,12 +22,11 @@ class Client(_calls.Calls):
         super().__init__(address, token_file, allow_plaintext, reconnect_s)
         self._lock = threading.Lock()
         self._channel = None
-        self._forgotten = weakref.WeakSet()  # channels that calls may still use
+        self._channels = weakref.WeakSet()  # that calls may use: this one and those that were forgotten
 
     def close(self):
         with self._lock:
-            channels = [*self._forgotten, *([self._channel] if self._channel is not None else [])]
-            self._channel = None
+            channels, self._channel = [*self._channels], None
         for channel in channels:
             channel.close()
 
@@ -41,6 +40,7 @@ class Client(_calls.Calls):
         with self._lock:
             if self._channel is None:
                 self._channel = grpc.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
+                self._channels.add(self._channel)
             return self._channel
 
     def _forget(self, channel):
@@ -50,7 +50,6 @@ class Client(_calls.Calls):
         with self._lock:
             if self._channel is channel:
                 self._channel = None
-                self._forgotten.add(channel)
 
     def _convert(self, error, metadata, channel):
         """The error to raise; UnavailableError or DeadlineExceededError if the call can be repeated."""

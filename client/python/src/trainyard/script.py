@@ -15,10 +15,9 @@ import threading
 import warnings
 
 _received = False
-_pid = 0  # the process that has installed the handler
+_pid = 0  # the process that has installed the handler; 0: none
 _previous = None  # the handler before it
-_registered = False  # whether processes that multiprocessing forks leave the process group
-_left_group = None  # in such a process: the process group of the rank
+_left_group = None  # the process group of the rank, in a forked process that has left it
 
 
 def _note(number, frame):
@@ -60,7 +59,7 @@ def _join_group():
 
 
 def _install():
-    global _pid, _previous, _registered
+    global _pid, _previous
     if _pid == os.getpid():
         return
     if threading.current_thread() is not threading.main_thread():
@@ -69,13 +68,13 @@ def _install():
         return
     if signal.getsignal(signal.SIGTERM) is not _note:
         _previous = signal.getsignal(signal.SIGTERM)
+    is_first = _pid == 0  # a forked process has inherited what is registered
     _pid = os.getpid()
     signal.signal(signal.SIGTERM, _note)
     _join_group()
-    if not _registered:
+    if is_first:
         import multiprocessing.util
         multiprocessing.util.register_after_fork(_leave_group, lambda leave_group: leave_group())
-        _registered = True
 
 
 def install_again():
