@@ -9,6 +9,7 @@
 #include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/place_jobs.h"
 #include "coordinator/handlers/slots.h"
 #include "coordinator/policy/placement.h"
@@ -58,9 +59,7 @@ bool MayAbandon(Turn& turn, Job& job) {
   // The program of a command finds out by itself what it resumes from.
   if (job.head().spec().has_command()) return true;
   // A job that was cancelled or has failed does not start again, so it needs no checkpoint.
-  const bool is_end_decided =
-      job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
-  if (is_end_decided) return true;
+  if (IsEndDecided(job)) return true;
   const v1::CheckpointInfo newest = NewestOf(job);
   if (newest.path().empty()) return true;  // the job starts from the beginning on any host
   std::vector<std::string> excluded;

@@ -32,11 +32,6 @@ std::string CancelText(absl::string_view what, const std::string& given) {
   return WithReason(what, std::string(absl::StripAsciiWhitespace(reason)));
 }
 
-// Whether the job's ranks are being ended and its final state is already decided.
-bool IsEndDecided(const Job& job) {
-  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
-}
-
 }  // namespace
 
 void Cancel(Turn& turn, Job& job, const std::string& reason) {

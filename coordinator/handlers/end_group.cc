@@ -64,10 +64,6 @@ void FailEnding(Turn& turn, Job& job) {
   KillAfterCause(turn, job);
 }
 
-bool AnyFinished(const Job& job) {
-  return std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
-}
-
 void PublishLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExited& exit) {
   if (exit.last_lines().empty()) return;
   std::string text = absl::StrCat("last output of rank ", rank.record.rank(), " on ", rank.record.host(), ":");
@@ -80,6 +76,16 @@ void PublishLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerE
 bool ContinuesLater(v1::JobRecord::Ending ending) {
   return ending == v1::JobRecord::ENDING_PAUSE || ending == v1::JobRecord::ENDING_RESTART ||
          ending == v1::JobRecord::ENDING_PREEMPT;
+}
+
+bool IsEndDecided(const Job& job) {
+  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+}
+
+bool IsUnsavedCancel(const Job& job) {
+  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
+         !job.current.nothing_desired &&
+         std::none_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
 }
 
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
@@ -173,10 +179,7 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   *job.record.mutable_failure() = failure;
   turn.Save(job);
   // A cancellation with a save is undone if the save was not made before the failure.
-  if (job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
-      !job.current.nothing_desired && !AnyFinished(job)) {
-    UndoStop(turn, job, failure.text());
-  }
+  if (IsUnsavedCancel(job)) UndoStop(turn, job, failure.text());
   bool end_requested = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   if (job.state() == v1::JOB_STATE_STOPPING && end_requested) return FailEnding(turn, job);
   if (!IsEnding(job) && !job.current.unconfirmed.empty()) {

@@ -38,6 +38,10 @@ void UndoStop(Turn& turn, Job& job, const std::string& why);
 void StopAtStep(Turn& turn, Job& job);
 // Whether a job whose group ends with `ending` starts again later.
 bool ContinuesLater(v1::JobRecord::Ending ending);
+// Whether the job's ranks are being ended and its final state is already decided.
+bool IsEndDecided(const Job& job);
+// Whether the job is being cancelled with a save, and its ranks have not stopped yet.
+bool IsUnsavedCancel(const Job& job);
 // Returns the time that a stop may take. A stop takes effect between two steps.
 absl::Duration StopGrace(const Job& job);
 // Returns the time that a stop may take while ranks still evaluate or save.

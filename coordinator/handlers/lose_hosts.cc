@@ -111,21 +111,24 @@ void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
   job.current.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
   if (!unreachable) EndPathQueries(turn, job);
   turn.Save(job);
-  const bool ends = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
   turn.Notice(job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
               unreachable
                   ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
                                  job.head().spec().recovery().abandon_after_s(), " s (recovery.abandon_after_s), then ",
-                                 ends ? "ended without waiting for its hosts" : "restarted on other hosts")
+                                 IsEndDecided(job) ? "ended without waiting for its hosts" : "restarted on other hosts")
                   : std::string("a host of the job can be reached again"));
 }
 
-// Counts the host's ranks of the job as gone. A trainer that may still run there becomes a stray, which uses its slot
-// until its exit is reported. The coordinator must remember the stray itself: if the host's stream survives the loss,
-// no new Hello lists the trainers that run, and a desired state in transit may still start a trainer.
-void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
-  auto ranks = job.ranks_on.find(host.name);
-  if (ranks == job.ranks_on.end()) return;
+// Counts the host's ranks of the job as gone, so nothing waits any more for the host to attach. A trainer that may
+// still run there becomes a stray, which uses its slot until its exit is reported. The coordinator must remember the
+// stray itself: if the host's stream survives the loss, no new Hello lists the trainers that run, and a desired state
+// in transit may still start a trainer.
+void LoseRanks(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
+  job.current.unconfirmed.erase(name);
+  const auto known = turn.state.hosts.find(name);
+  const auto ranks = job.ranks_on.find(name);
+  if (known == turn.state.hosts.end() || ranks == job.ranks_on.end()) return;
+  Host& host = known->second;
   for (uint32_t index : ranks->second) {
     Rank& rank = job.ranks[index];
     if (!rank.ended() && host.attached()) {
@@ -140,10 +143,7 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
 // is lost if a host cannot report how its ranks ended.
 void CountAsEnded(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
   turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(reason, "; its ranks had made all steps"));
-  job.current.unconfirmed.erase(name);  // a failure that was postponed until the host attaches can be decided now
-  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
-    LoseRanks(turn, job, host->second, reason);
-  }
+  LoseRanks(turn, job, name, reason);
   turn.Push(name);
 }
 
@@ -151,9 +151,7 @@ void CountAsEnded(Turn& turn, Job& job, const HostName& name, const std::string&
 
 void LoseHost(Turn& turn, Job& job, const HostName& name, DecisionRule rule, const std::string& reason) {
   turn.Decide(job, rule, NoticeLevel::kWarning, reason);
-  job.current.unconfirmed.erase(name);
-  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end())
-    LoseRanks(turn, job, host->second, reason);
+  LoseRanks(turn, job, name, reason);
   v1::FailureRecord failure = MakeFailure(v1::FailureRecord::KIND_HOST, reason);
   bool known = job.record.has_failure() && !IsBetterCause(failure, job.record.failure());
   if (!known) FailGeneration(turn, job, failure);

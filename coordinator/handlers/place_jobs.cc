@@ -20,6 +20,7 @@
 #include "coordinator/handlers/preempt_jobs.h"
 #include "coordinator/handlers/queue_facts.h"
 #include "coordinator/handlers/queue_totals.h"
+#include "coordinator/handlers/slots.h"
 #include "coordinator/policy/device.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/queue.h"
@@ -118,7 +119,8 @@ void ChooseDevice(const State& state, Job& job) {
 // A rank chooses its GPU by its number among the job's ranks on the host, so two jobs choose the same ones. This cannot
 // happen to a job without resources.device (DecideDevice).
 void WarnOfSharedGpus(Turn& turn, Job& job) {
-  if (job.head().spec().has_command() || DeviceOf(job) != v1::DEVICE_CUDA) return;
+  const v1::JobSpec& spec = job.head().spec();
+  if (spec.has_command() || spec.resources().device() != v1::DEVICE_CUDA) return;
   std::vector<std::string> shared;
   for (const auto& [name, ranks] : job.ranks_on) {
     const std::string others = OtherJobsOnGpus(turn.state, turn.state.hosts.at(name), job);
@@ -205,7 +207,7 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
     if (outcome.start.has_value()) {
       // The slots that were kept or reserved for the job, and that it does not use, are free for the other jobs.
       const bool was_reserved = state.overdue.contains(waiting.index) || waiting.is_preempting;
-      if (waiting.kept || (is_partial && was_reserved)) turn.ScheduleAll();
+      if (KeepsSlots(job) || (is_partial && was_reserved)) turn.ScheduleAll();
       Place(turn, job, outcome);
       continue;
     }

@@ -38,23 +38,34 @@ RunningJob MakeRunningJob(const Turn& turn, const Job& job) {
                      .pool = PoolOf(turn.state.options.queue, job.namespace_name()),
                      .priority = job.priority(),
                      .ranks = {},
-                     .ended = 0,
                      .cpus = job.head().spec().command().cpus(),
-                     .gpus = UseOf(turn.state, job).gpus,
+                     .use = UseOf(turn.state, job),
                      .ending = job.state() == v1::JOB_STATE_STOPPING,
                      .protection = "",
                      .unsaved_ms = 0,
                      .began = job.current.running_since};
   for (const auto& [host, ranks] : job.ranks_on) {
-    const auto count = static_cast<uint32_t>(
-        std::count_if(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); }));
-    if (count > 0) running.ranks.emplace_back(host, count);
-    running.ended += static_cast<uint32_t>(ranks.size()) - count;
+    const auto count =
+        std::count_if(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
+    if (count > 0) running.ranks.emplace_back(host, static_cast<uint32_t>(count));
   }
   if (running.ending) return running;
   running.protection = ProtectionOf(turn, job);
   running.unsaved_ms = AccountedTo(job, turn.steady).since_saved_ms();
   return running;
+}
+
+// The ranks of the job's last group that UsedSlotsOf counts because their slots are kept, by host.
+RanksByHost KeptRanks(const State& state, const Job& job) {
+  RanksByHost kept;
+  if (!KeepsSlots(job)) return kept;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    // A new host with the name of a forgotten one does not list the job.
+    const auto host = state.hosts.find(name);
+    if (host == state.hosts.end() || !host->second.jobs.contains(job.id)) continue;
+    kept.emplace_back(name, static_cast<uint32_t>(ranks.size()));
+  }
+  return kept;
 }
 
 // Returns why a job in the queue must not be placed yet; empty: it may.
@@ -120,19 +131,13 @@ WaitingJob MakeWaitingJob(const Turn& turn, const Job& job, const std::vector<Ho
                      .priority = job.priority(),
                      .continues = ContinuesInQueue(job),
                      .had_ranks = static_cast<uint32_t>(job.ranks.size()),
-                     .kept = KeepsSlots(job),
-                     .left = {},
+                     .kept = KeptRanks(turn.state, job),
                      .wants_gpus = false,
                      .is_preempting = false,
                      .victims = EndingFor(turn.state, job),
                      .waited = turn.now - job.waiting_since,
                      .not_yet = NotYet(turn, job),
                      .placement = MakePlacementFacts(turn.now, job, hosts)};
-  for (const auto& [name, ranks] : job.ranks_on) {
-    // A new host with the name of a forgotten one does not list the job.
-    const auto host = turn.state.hosts.find(name);
-    if (host != turn.state.hosts.end() && !host->second.jobs.contains(job.id)) waiting.left.insert(name);
-  }
   waiting.is_preempting = !waiting.victims.empty();
   waiting.wants_gpus = waiting.placement.needs_gpu;
   if (!job.head().spec().resources().has_device() || ChoosesDeviceItself(job)) {

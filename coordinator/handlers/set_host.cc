@@ -1,5 +1,4 @@
 // SetHost: an operator disables or enables a host for new ranks, gives it up as lost, or removes it.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,13 +55,6 @@ std::vector<JobId> JobsOn(const State& state, const Host& host) {
     if (HasTrainers(job.state()) && job.held_at == 0 && job.HasRanksLeftOn(host.name)) jobs.push_back(id);
   }
   return jobs;
-}
-
-// Whether the job is being cancelled with a save, and its ranks have not stopped yet.
-bool IsUnsavedCancel(const Job& job) {
-  return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
-         !job.current.nothing_desired &&
-         std::none_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
 }
 
 void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {

@@ -159,11 +159,8 @@ bool MayStillStop(const Turn& turn, const Job& job) {
 // any other stop ends with the death of the ranks.
 void EndGrace(Turn& turn, Job& job) {
   const bool is_stopping = job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
-  const bool must_save =
-      job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
-      std::none_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
   if (is_stopping && !job.record.has_failure()) {
-    if (must_save) {
+    if (IsUnsavedCancel(job)) {
       UndoStop(turn, job, "the ranks did not stop in time");
       job.current.stop_overdue = true;
       return;

@@ -19,7 +19,7 @@ class Forecaster {
     // free: jobs that start for the first time are placed later.
     for (size_t i = 0; i < forecasts_.size(); ++i) {
       const WaitingJob& job = *facts.waiting[i].job;
-      Free(KeptRanks(job), job.placement.cpus);
+      Free(job.kept, job.placement.cpus);
     }
     for (const EndingJob& job : facts.running) {
       if (job.ends_in.has_value()) {
@@ -91,12 +91,7 @@ class Forecaster {
     for (const auto& [name, count] : started.ranks) TakeRanks(hosts_[index_.at(name)], count, started.cpus);
     const uint64_t ranks = CountRanks(started.ranks);
     started.gpus = job.wants_gpus ? ranks : 0;
-    if (job.continues) {
-      RemoveUse(use, {.slots = job.had_ranks, .gpus = job.wants_gpus ? job.had_ranks : 0, .running = 1});
-    }
-    use.slots += ranks;
-    use.gpus += started.gpus;
-    ++use.running;
+    AddStart(use, job, ranks);
     forecasts_[i].start_in = now;
     forecasts_[i].text = after.empty() ? "starts now" : after;
     ++placed_;

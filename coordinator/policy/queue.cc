@@ -94,11 +94,10 @@ class Pass {
     PlacementFacts wanted = job.placement;
     wanted.min_ranks = MinRanks(job.placement);
     if (quota.ranks > 0) wanted.ranks = quota.ranks;
-    const RanksByHost kept = KeptRanks(job);
-    for (Hosts* hosts : {&hosts_, &open_, &future_}) Free(*hosts, kept, job.placement.cpus);
+    for (Hosts* hosts : {&hosts_, &open_, &future_}) Free(*hosts, job.kept, job.placement.cpus);
     QueueOutcome outcome = quota.ranks == 0 ? WaitForQuota(job, wanted, quota) : Place(job, wanted);
     if (!outcome.start.has_value()) {
-      for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, kept, job.placement.cpus);
+      for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, job.kept, job.placement.cpus);
     }
     return outcome;
   }
@@ -136,7 +135,7 @@ class Pass {
   // Whether the job fits on these hosts. `failed` has the demands that are known not to fit there; the jobs of a
   // long queue have few different demands.
   static bool Fits(const Hosts& hosts, std::set<Demand>& failed, const WaitingJob& job, const PlacementFacts& wanted) {
-    const bool is_common = !job.kept && !HasOwnHosts(wanted);
+    const bool is_common = job.kept.empty() && !HasOwnHosts(wanted);
     if (is_common && failed.contains(DemandOf(wanted))) return false;
     if (RanksThatFit(On(hosts, wanted)) > 0) return true;
     if (is_common) failed.insert(DemandOf(wanted));
@@ -146,21 +145,13 @@ class Pass {
   QueueOutcome Start(const WaitingJob& job, const PlacementFacts& wanted) {
     PlacementDecision decision = DecidePlacement(On(hosts_, wanted));
     QueueOutcome outcome;
-    const uint64_t ranks = CountRanks(*decision.ranks_by_host);
     for (Hosts* hosts : {&hosts_, &open_, &future_}) Take(*hosts, *decision.ranks_by_host, job.placement.cpus);
     for (const auto& [name, count] : *decision.ranks_by_host) {
       std::string& busy = hosts_[index_.at(name)].busy_with;
       absl::StrAppend(&busy, busy.empty() ? "" : ", ", "job ", job.id.value());
     }
-    PoolUse& use = use_[job.pool];
-    if (job.continues) {
-      RemoveUse(use, {.slots = job.had_ranks, .gpus = job.wants_gpus ? job.had_ranks : 0, .running = 0});
-    } else {
-      ++use.running;
-    }
-    use.slots += ranks;
-    use.gpus += job.wants_gpus ? ranks : 0;
-    if (job.kept) ForgetFailed();  // it may have freed some of the slots that were kept for it
+    AddStart(use_[job.pool], job, CountRanks(*decision.ranks_by_host));
+    if (!job.kept.empty()) ForgetFailed();  // it may have freed some of the slots that were kept for it
     outcome.start = std::move(decision.ranks_by_host);
     outcome.reason = std::move(decision.reason);
     return outcome;
@@ -249,7 +240,7 @@ class Pass {
     PoolUse use = found == use_.end() ? PoolUse() : found->second;
     for (const RunningJob& job : facts_.running) {
       if (job.pool != pool || !(job.ending || victims_.contains(job.id))) continue;
-      RemoveUse(use, {.slots = CountRanks(job.ranks) + job.ended, .gpus = job.gpus, .running = 1});
+      RemoveUse(use, job.use);
     }
     return use;
   }
@@ -348,15 +339,6 @@ class Pass {
 };
 
 }  // namespace
-
-RanksByHost KeptRanks(const WaitingJob& job) {
-  if (!job.kept) return {};
-  std::map<HostName, uint32_t> ranks;
-  for (const HostName& host : job.placement.previous) {
-    if (!job.left.contains(host)) ranks[host]++;
-  }
-  return {ranks.begin(), ranks.end()};
-}
 
 const char* WaitCauseName(WaitCause cause) {
   constexpr const char* kNames[] = {"", "slots", "quota", "preemption", "behind", "delay"};

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,8 +41,7 @@ struct WaitingJob {
   uint32_t priority = kDefaultPriority;
   bool continues = false;      // it starts again; the use of its pool still includes it
   uint32_t had_ranks = 0;      // of a job that continues: the ranks of its last group
-  bool kept = false;           // the slots of its last group are kept for it, so they are not free
-  std::set<HostName> left;     // hosts of its last group on which no slots are kept, because they were forgotten
+  RanksByHost kept;            // the ranks of its last group whose slots are kept for it, so they are not free
   bool wants_gpus = false;     // each of its ranks may compute on a GPU
   bool is_preempting = false;  // jobs are ending for it
   std::vector<JobId> victims;  // the jobs that are ending for it
@@ -52,19 +50,15 @@ struct WaitingJob {
   PlacementFacts placement;  // without hosts
 };
 
-// The ranks of the job's last group whose slots are kept for it, by host.
-RanksByHost KeptRanks(const WaitingJob& job);
-
 // A job with a group.
 struct RunningJob {
   JobId id;
   std::string pool;
   uint32_t priority = kDefaultPriority;
-  RanksByHost ranks;   // those that have not ended
-  uint32_t ended = 0;  // the number of the others, which the use of its pool includes until the whole job has ended
-  uint32_t cpus = 0;   // of each rank
-  uint64_t gpus = 0;
-  bool ending = false;      // it is ending already, so its slots become free
+  RanksByHost ranks;    // those that have not ended
+  uint32_t cpus = 0;    // of each rank
+  PoolUse use;          // what its pool no longer uses when the whole job has ended: also that of ranks that have ended
+  bool ending = false;  // it is ending already, so its slots become free
   std::string protection;   // why it must not be preempted: "job ab12 is protected for 5m"; empty: it may
   uint64_t unsaved_ms = 0;  // the time of all ranks that is lost if the save fails
   absl::Time began = absl::InfinitePast();

@@ -34,6 +34,16 @@ void RemoveUse(PoolUse& use, const PoolUse& part) {
   use.running -= std::min(use.running, part.running);
 }
 
+void AddStart(PoolUse& use, const WaitingJob& job, uint64_t ranks) {
+  if (job.continues) {
+    RemoveUse(use, {.slots = job.had_ranks, .gpus = job.wants_gpus ? job.had_ranks : 0, .running = 0});
+  } else {
+    ++use.running;
+  }
+  use.slots += ranks;
+  use.gpus += job.wants_gpus ? ranks : 0;
+}
+
 QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const WaitingJob& job) {
   const NamespaceRules& limits = RulesOf(rules, job.pool);
   const uint32_t min = MinRanks(job.placement);

@@ -17,6 +17,9 @@ struct QuotaDecision {
 // Takes `part` out of the use of a pool, which is a set of namespaces that share limits (queue_rules.h).
 void RemoveUse(PoolUse& use, const PoolUse& part);
 
+// Counts that the job starts with this number of ranks. They replace those that a job that continues had.
+void AddStart(PoolUse& use, const WaitingJob& job, uint64_t ranks);
+
 // `use` is the use of the job's pool, including the jobs that this pass has started. A job that continues may always
 // have the ranks that it had.
 QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const WaitingJob& job);

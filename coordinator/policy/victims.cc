@@ -44,9 +44,9 @@ class Trial {
     }
     if (job.pool != facts_.job->pool) return;
     // Unsigned numbers wrap around, so the product with -1 is added.
-    use_.slots -= static_cast<uint64_t>(sign) * CountRanks(job.ranks);
-    use_.gpus -= static_cast<uint64_t>(sign) * job.gpus;
-    use_.running -= static_cast<uint64_t>(sign);
+    use_.slots -= static_cast<uint64_t>(sign) * job.use.slots;
+    use_.gpus -= static_cast<uint64_t>(sign) * job.use.gpus;
+    use_.running -= static_cast<uint64_t>(sign) * job.use.running;
   }
 
   bool QuotaPermits() const { return DecideQuota(*facts_.rules, use_, *facts_.job).ranks > 0; }

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <deque>
 #include <future>
-#include <map>
 #include <set>
 #include <string>
 
@@ -26,6 +25,7 @@
 #include "common/files.h"
 #include "common/limits.h"
 #include "tests/unit/coordinator/fake_host.h"
+#include "tests/unit/coordinator/metric_values.h"
 
 namespace trainyard {
 namespace {
@@ -132,20 +132,6 @@ TEST(Metrics, JobWithCommand_HasNoSeriesOfSteps_UntilItReportsOne) {
   EXPECT_THAT(JobsOfSeries(metrics), IsEmpty());
 }
 
-// The values of a gauge or counter by the value of this label.
-std::map<std::string, double> ValuesOf(CoordinatorMetrics& metrics, const std::string& name, const std::string& label) {
-  std::map<std::string, double> values;
-  for (const auto& family : metrics.registry()->Collect()) {
-    if (family.name != name) continue;
-    for (const auto& metric : family.metric) {
-      for (const auto& each : metric.label) {
-        if (each.name == label) values[each.value] = metric.gauge.value + metric.counter.value;
-      }
-    }
-  }
-  return values;
-}
-
 TEST(Metrics, NewReasonOfAState_CountsAsNoTransition) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
@@ -159,7 +145,8 @@ TEST(Metrics, NewReasonOfAState_CountsAsNoTransition) {
   }
 
   ASSERT_GT(states, 1) << "the reason did not change";
-  EXPECT_THAT(ValuesOf(metrics, "trainyard_job_transitions_total", "state"), ElementsAre(Pair("queued", 1)));
+  EXPECT_THAT(ValuesOf(metrics.registry()->Collect(), "trainyard_job_transitions_total", "state"),
+              ElementsAre(Pair("queued", 1)));
 }
 
 TEST(Metrics, StepOfAJob_IsKnownAfterARestartOfTheCoordinator) {
@@ -176,7 +163,7 @@ TEST(Metrics, StepOfAJob_IsKnownAfterARestartOfTheCoordinator) {
   CoordinatorMetrics metrics;
   Scrape(metrics, harness);
 
-  EXPECT_THAT(ValuesOf(metrics, "trainyard_job_step", "job_id"), ElementsAre(Pair(job, 7)));
+  EXPECT_THAT(ValuesOf(metrics.registry()->Collect(), "trainyard_job_step", "job_id"), ElementsAre(Pair(job, 7)));
 }
 
 TEST(Metrics, MemoryOfARank_IsShownWhileTheRankRuns) {
@@ -196,32 +183,25 @@ TEST(Metrics, MemoryOfARank_IsShownWhileTheRankRuns) {
   harness.Handle(std::move(received));
   CoordinatorMetrics metrics;
   Scrape(metrics, harness);
-  EXPECT_THAT(ValuesOf(metrics, "trainyard_rank_memory_bytes", "rank"), ElementsAre(Pair("0", 100), Pair("1", 101)));
+  EXPECT_THAT(ValuesOf(metrics.registry()->Collect(), "trainyard_rank_memory_bytes", "rank"),
+              ElementsAre(Pair("0", 100), Pair("1", 101)));
 
   host.Exit(Key(job, 1, 1), 1);
   Scrape(metrics, harness);
-  EXPECT_THAT(ValuesOf(metrics, "trainyard_rank_memory_bytes", "rank"), ElementsAre(Pair("0", 100)));
-}
-
-double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {
-  for (const auto& family : families) {
-    if (family.name != "trainyard_hosts") continue;
-    for (const auto& metric : family.metric) {
-      if (metric.label.at(0).value == "attached") return metric.gauge.value;
-    }
-  }
-  return -1;
+  EXPECT_THAT(ValuesOf(metrics.registry()->Collect(), "trainyard_rank_memory_bytes", "rank"),
+              ElementsAre(Pair("0", 100)));
 }
 
 TEST(Metrics, Totals_AreCountedForEachScrape) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   CoordinatorMetrics metrics;
-  EXPECT_EQ(HostsAttached(Scrape(metrics, harness)), 0);
+  EXPECT_EQ(ValuesOf(Scrape(metrics, harness), "trainyard_hosts", "state").at("attached"), 0);
 
   host.Attach();
 
-  EXPECT_EQ(HostsAttached(Scrape(metrics, harness)), 1) << "the totals were counted before this scrape";
+  EXPECT_EQ(ValuesOf(Scrape(metrics, harness), "trainyard_hosts", "state").at("attached"), 1)
+      << "the totals were counted before this scrape";
 }
 
 TEST(Metrics, PortInUse_FailsTheStart_UnlessItIsTheDefault) {

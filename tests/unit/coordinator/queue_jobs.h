@@ -38,6 +38,7 @@ inline RunningJob MakeRunning(const std::string& id, RanksByHost ranks, uint32_t
   job.id = JobId(id);
   job.pool = pool;
   job.priority = priority;
+  job.use = {.slots = CountRanks(ranks), .gpus = 0, .running = 1};
   job.ranks = std::move(ranks);
   job.began = absl::UnixEpoch();
   return job;

@@ -192,7 +192,8 @@ TEST_F(QueuePolicy, KeptSlots_AreFreeForTheirJobOnly) {
   hosts = {MakeHost("h1", 2, 0), MakeHost("h2", 2, 0)};
   facts.use["default"] = {.slots = 2, .gpus = 0, .running = 1};
   facts.waiting = {MakeWaiting(1, 1, 90), MakeWaiting(2, 2, 10)};
-  facts.waiting[1].continues = facts.waiting[1].kept = true;
+  facts.waiting[1].continues = true;
+  facts.waiting[1].kept = {{H("h2"), 2}};
   facts.waiting[1].had_ranks = 2;
   facts.waiting[1].placement.previous = {H("h2"), H("h2")};
 
@@ -206,7 +207,8 @@ TEST_F(QueuePolicy, KeptSlots_ThatAStrayUses_AreNotFree) {
   hosts = {MakeHost("h1", 2, 0)};
   hosts[0].over = 1;  // two kept ranks and a stray trainer in two slots
   facts.waiting = {MakeWaiting(1, 2)};
-  facts.waiting[0].continues = facts.waiting[0].kept = true;
+  facts.waiting[0].continues = true;
+  facts.waiting[0].kept = {{H("h1"), 2}};
   facts.waiting[0].had_ranks = 2;
   facts.waiting[0].placement.previous = {H("h1"), H("h1")};
 
@@ -356,7 +358,7 @@ TEST_F(Preemption, WithinItsQuota_AJobThatHasEndedInPart_LeavesItsWholeShare) {
   facts.use["a"] = {.slots = 4, .gpus = 0, .running = 2};
   facts.running = {MakeRunning("ending", {{H("h1"), 1}}, 0, "a"), MakeRunning("b", {{H("h1"), 2}}, 0, "a")};
   facts.running[0].ending = true;
-  facts.running[0].ended = 1;
+  facts.running[0].use.slots = 2;
   facts.waiting = {MakeWaiting(1, 2, 90, "a")};
   facts.waiting[0].is_preempting = true;
 

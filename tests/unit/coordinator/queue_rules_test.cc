@@ -138,7 +138,8 @@ TEST(ForecastOfQueue, AJobThatStartsAgain_UsesItsKeptSlots_AndCountsOnce) {
   rules.namespaces["a"].max_slots = 2;
   std::vector<HostSlots> hosts = {MakeHost("h1", 2, 0)};
   WaitingJob again = MakeWaiting(1, 2, 50, "a");
-  again.continues = again.kept = true;
+  again.continues = true;
+  again.kept = {{H("h1"), 2}};
   again.had_ranks = 2;
   again.placement.previous = {H("h1"), H("h1")};
   const WaitingJob next = MakeWaiting(2, 2, 50, "a");

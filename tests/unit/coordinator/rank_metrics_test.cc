@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/policy/notice.h"
 #include "tests/unit/coordinator/fake_host.h"
+#include "tests/unit/coordinator/metric_values.h"
 
 namespace trainyard {
 namespace {
@@ -24,18 +25,8 @@ using Values = std::map<std::string, double>;
 
 class RankMetricsTest : public ::testing::Test {
  protected:
-  // The series of a gauge or counter, or the counts of a histogram, by the value of this label.
   Values ValuesOf(const std::string& name, const std::string& label) {
-    Values values;
-    for (const auto& family : registry_.Collect()) {
-      if (family.name != name) continue;
-      for (const auto& metric : family.metric) {
-        std::string key;
-        for (const auto& each : metric.label) key = each.name == label ? each.value : key;
-        values[key] = metric.gauge.value + metric.counter.value + static_cast<double>(metric.histogram.sample_count);
-      }
-    }
-    return values;
+    return trainyard::ValuesOf(registry_.Collect(), name, label);
   }
   double SumOf(const std::string& name) {
     for (const auto& family : registry_.Collect()) {
