@@ -197,16 +197,10 @@ uint64_t PlanLinks(const v1::JobSpec& spec, const ModelSizes& sizes, const Pipel
   return links * kSlotsPerLink * rows * static_cast<uint64_t>(sizes.width) * BytesOf(spec.train().precision().param());
 }
 
-// The most micro-batches that a data rank computes in one step; 1 if they are unknown.
-uint64_t MicroBatchesOfStep(const v1::JobSpec& spec) {
-  const uint64_t data_ranks = LayoutOf(spec).data_ranks(), micro = DecidedMicro(spec, data_ranks);
-  return micro == 0 ? 1 : DealShapeOf(spec.train().batch().global_size(), micro, data_ranks).rounds;
-}
-
 // Whether a rank holds the gradients of all its parameters during a step even if the strategy shards them: a pipeline
 // reduces them at the end of a step, and those of several micro-batches are added up first.
-bool AddsUpWholeGradients(const v1::JobSpec& spec) {
-  return LayoutOf(spec).stages > 1 || (!spec.parallel().reduce_every_micro_batch() && MicroBatchesOfStep(spec) > 1);
+bool AddsUpWholeGradients(const v1::JobSpec& spec, const PipelineShape& shape) {
+  return shape.stages > 1 || (!spec.parallel().reduce_every_micro_batch() && shape.micro_batches > 1);
 }
 
 // The elements that a rank holds.
@@ -228,7 +222,7 @@ HeldElements SumUnits(const std::vector<UnitElements>& units) {
 }
 
 // What is whole only for a time: gathered parameters, and gradients of blocks or buckets before they are reduced.
-uint64_t PlanGathered(const v1::JobSpec& spec, const HeldElements& held, uint64_t shard) {
+uint64_t PlanGathered(const v1::JobSpec& spec, const PipelineShape& shape, const HeldElements& held, uint64_t shard) {
   const v1::Parallel& parallel = spec.parallel();
   const v1::PrecisionPolicy& precision = spec.train().precision();
   const uint64_t param = BytesOf(precision.param()), reduce = BytesOf(precision.reduce());
@@ -239,13 +233,13 @@ uint64_t PlanGathered(const v1::JobSpec& spec, const HeldElements& held, uint64_
   if (shards_parameters && (shard > 1 || parallel.offload().parameters())) {
     // The root stays gathered for the whole pass; of the blocks, only the active and the prefetched one are gathered. A
     // pipeline gathers all once per step. Blocks are gathered into memory that also has space for their gradients.
-    const uint64_t blocks = LayoutOf(spec).stages > 1 ? held.blocks : std::min<uint64_t>(2, held.blocks);
+    const uint64_t blocks = shape.stages > 1 ? held.blocks : std::min<uint64_t>(2, held.blocks);
     bytes += held.root.all * param + blocks * held.largest.all * std::max(param, reduce);
   }
   if (shard == 1 || !ShardsGradients(parallel.data())) return bytes;
   const uint64_t bucket = std::min<uint64_t>(held.total.trained, parallel.bucket_elements());
   const uint64_t blocks = std::min<uint64_t>(2, held.trained_blocks);
-  if (AddsUpWholeGradients(spec)) {
+  if (AddsUpWholeGradients(spec, shape)) {
     // The shards of the sums are received, and 16-bit copies are sent, while the whole gradients are still in memory.
     const uint64_t reduced = shards_parameters ? blocks * held.largest.trained : bucket;
     return bytes + sum * DividedUp(reduced, shard) + (reduce < sum ? reduced * reduce : 0);
@@ -259,7 +253,8 @@ uint64_t PlanGathered(const v1::JobSpec& spec, const HeldElements& held, uint64_
 }
 
 // The parameters, gradients and optimizer state of a rank that holds `units`.
-void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, MemoryPlan& plan) {
+void PlanState(const v1::JobSpec& spec, const PipelineShape& shape, const std::vector<UnitElements>& units,
+               MemoryPlan& plan) {
   const v1::Parallel& parallel = spec.parallel();
   const HeldElements held = SumUnits(units);
   const UnitElements& total = held.total;
@@ -269,11 +264,11 @@ void PlanState(const v1::JobSpec& spec, const std::vector<UnitElements>& units, 
   };
   const v1::PrecisionPolicy& precision = spec.train().precision();
   const bool shards_parameters = ShardsParameters(parallel.data());
-  const bool shards_gradients = ShardsGradients(parallel.data()) && !AddsUpWholeGradients(spec);
+  const bool shards_gradients = ShardsGradients(parallel.data()) && !AddsUpWholeGradients(spec, shape);
   const bool shards_state = ShardsOptimizerState(parallel.data());
 
   plan.parameters = share(total.all, shards_parameters) * BytesOf(precision.param());
-  plan.gathered = PlanGathered(spec, held, shard);
+  plan.gathered = PlanGathered(spec, shape, held, shard);
   const uint64_t reduce = BytesOf(precision.reduce()), sum = std::max<uint64_t>(4, reduce);
   plan.gradients = share(total.trained, shards_gradients) * sum;
   // Gradients that are added up in fp32 and sent in 16 bits are copied before they are sent.
@@ -321,7 +316,7 @@ std::vector<MemoryPlan> PlanMemoryOfStages(const v1::JobSpec& spec) {
     const size_t forward_only = layout.stages > 1 ? 0 : CountForwardOnly(train, whole, described, units);
     const uint64_t in_flight = static_cast<uint64_t>(pipeline.in_flight[static_cast<size_t>(stage)]);
     MemoryPlan& plan = plans.emplace_back();
-    PlanState(spec, units, plan);
+    PlanState(spec, pipeline.shape, units, plan);
     int64_t earlier = 0;  // blocks of earlier chunks
     for (const ModelChunk& chunk : held.chunks) {
       const auto first = blocks.begin() + chunk.first_block;
