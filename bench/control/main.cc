@@ -1,8 +1,6 @@
 // trainyard-bench-control ROW: measures one figure of the control plane and prints it as a line of JSON. Called by
 // bench/control_plane.py, which compares the figures with their bars, the limits that they must meet. Exit codes: 0
 // measured; 1 failed; 2 unknown row; those of CLI11 for wrong flags.
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
@@ -11,6 +9,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "bench/control/measurements.h"
+#include "common/descriptor_limit.h"
 #include "common/files.h"
 
 namespace trainyard::bench {
@@ -24,14 +23,6 @@ const std::map<std::string, Measure>& Rows() {
       {"restart", MeasureRestart},     {"steady", MeasureSteady}, {"events", MeasureEvents},
   };
   return rows;
-}
-
-// Each connection needs a descriptor at both ends.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int Run(int argc, char** argv) {
@@ -56,7 +47,7 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "trainyard-bench-control: unknown row '%s'\n", row.c_str());
     return 2;
   }
-  RaiseDescriptorLimit();
+  RaiseDescriptorLimit();  // each connection needs a descriptor at both ends
   absl::StatusOr<Figures> figures = found->second(setting);
   if (!figures.ok()) {
     std::fprintf(stderr, "trainyard-bench-control: %s with %zu hosts: %s\n", row.c_str(), setting.hosts,

@@ -1,14 +1,18 @@
 #include "worker/agent/environment.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard::agent {
 namespace {
 
+constexpr char kPath[] = "PATH";
 // Copied from the daemon's environment if set: to find programs, libraries, users' files and devices.
-constexpr const char* kInherited[] = {
+constexpr absl::string_view kInherited[] = {
+    kPath,
     "HOME",
     "LANG",
     "LC_ALL",
@@ -42,20 +46,21 @@ constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, const EnvironmentOptions& options) {
   std::vector<std::string> variables;
   auto set = [&](absl::string_view name, const auto& value) { variables.push_back(absl::StrCat(name, "=", value)); };
-  const char* path = options.lookup("PATH");
-  set("PATH", path != nullptr ? path : kPathDefault);
-  for (const char* name : kInherited) {
-    if (const char* value = options.lookup(name); value != nullptr) set(name, value);
-  }
   // Trainers bind gloo to the data address, but NCCL chooses interfaces itself, unless the job or the daemon's
   // environment names one. Without "=", eth1 would be a prefix that eth10 matches, too.
   v1::JobSpec spec;
   const bool names_interface = spec.ParseFromString(desired.spec()) && !spec.network().interface().empty();
   if (names_interface) set(kNcclInterface, absl::StrCat("=", spec.network().interface()));
+  bool has_path = false;
   for (const char* const* at = options.inherited; at != nullptr && *at != nullptr; ++at) {
-    const bool is_replaced = names_interface && absl::StartsWith(*at, absl::StrCat(kNcclInterface, "="));
-    if (absl::StartsWith(*at, kNcclPrefix) && !is_replaced) variables.push_back(*at);
+    const absl::string_view variable = *at;
+    const absl::string_view name = variable.substr(0, variable.find('='));
+    const bool is_replaced = names_interface && name == kNcclInterface;
+    if (is_replaced || !(absl::StartsWith(name, kNcclPrefix) || absl::c_linear_search(kInherited, name))) continue;
+    variables.emplace_back(variable);
+    has_path = has_path || name == kPath;
   }
+  if (!has_path) set(kPath, kPathDefault);
   set("TRAINYARD_TOKEN", options.token);
   if (!options.snapshots.empty()) set("TRAINYARD_SNAPSHOTS", options.snapshots);
   set("OMP_NUM_THREADS", options.threads);

@@ -3,7 +3,6 @@
 // the shell that started the daemon. Pure.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,9 +14,7 @@ struct EnvironmentOptions {
   uint32_t threads = 1;
   bool owns_cores = false;  // each thread of this host's ranks has a core for itself
   std::string token;
-  std::string snapshots = {};  // folder in memory for snapshots; empty: none
-  // Returns the daemon's own variable of this name; null: not set.
-  std::function<const char*(const char* name)> lookup;
+  std::string snapshots = {};              // folder in memory for snapshots; empty: none
   const char* const* inherited = nullptr;  // the environment of the daemon: NAME=value, ended by a null pointer
 };
 

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -221,7 +220,6 @@ absl::StatusOr<LaunchRecord> ProcessTable::MakeLaunch(const StartProcess& start,
                                                 .owns_cores = start.owns_cores,
                                                 .token = start.token,
                                                 .snapshots = options_.snapshots(),
-                                                .lookup = &getenv,
                                                 .inherited = {environ}}),
       .log_bytes = options_.log_bytes_per_rank,
   };

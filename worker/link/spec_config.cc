@@ -20,7 +20,10 @@ absl::Status Missing(absl::string_view key) {
       absl::StrCat("the resolved spec has no ", key, ": it must be decided before trainers are started"));
 }
 
-absl::Status CheckTexts(const google::protobuf::Message& message, const std::string& path) {
+// Refuses texts with a zero byte: the operating system would end a path there, which could lead to a file other than
+// the one that was checked. With `check_enums`, also refuses values of enums that this program does not know: it would
+// read them as the default. A newer coordinator accepts them.
+absl::Status CheckFields(const google::protobuf::Message& message, const std::string& path, bool check_enums) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   std::vector<const google::protobuf::FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
@@ -29,46 +32,29 @@ absl::Status CheckTexts(const google::protobuf::Message& message, const std::str
     const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
     for (int i = 0; i < count; ++i) {
       if (field->message_type() != nullptr) {
-        RETURN_IF_ERROR(CheckTexts(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
-                                                        : reflection.GetMessage(message, field),
-                                   at));
+        RETURN_IF_ERROR(CheckFields(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                                         : reflection.GetMessage(message, field),
+                                    at, check_enums));
       } else if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING) {
         const std::string text = field->is_repeated() ? reflection.GetRepeatedString(message, field, i)
                                                       : reflection.GetString(message, field);
         if (text.find('\0') == std::string::npos) continue;
         return absl::InvalidArgumentError(absl::StrCat(at, " '", absl::CHexEscape(text), "' holds a zero byte"));
+      } else if (check_enums && field->enum_type() != nullptr) {
+        const int number = field->is_repeated() ? reflection.GetRepeatedEnumValue(message, field, i)
+                                                : reflection.GetEnumValue(message, field);
+        if (field->enum_type()->FindValueByNumber(number) != nullptr) continue;
+        return absl::InvalidArgumentError(absl::StrCat(at, " has the value ", number, ", which version ", kVersion,
+                                                       " does not know: install the coordinator's version of "
+                                                       "trainyard on this host"));
       }
     }
   }
   return absl::OkStatus();
 }
 
-// Refuses values of enums that this program does not know: it would read them as the default. A newer coordinator
-// accepts them.
-absl::Status CheckEnums(const google::protobuf::Message& message, const std::string& path) {
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  std::vector<const google::protobuf::FieldDescriptor*> fields;
-  reflection.ListFields(message, &fields);
-  for (const google::protobuf::FieldDescriptor* field : fields) {
-    if (field->is_repeated()) continue;  // a JobSpec has no lists of enums or messages
-    const std::string at = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
-    if (field->message_type() != nullptr) {
-      RETURN_IF_ERROR(CheckEnums(reflection.GetMessage(message, field), at));
-    } else if (field->enum_type() != nullptr) {
-      const int number = reflection.GetEnumValue(message, field);
-      if (field->enum_type()->FindValueByNumber(number) != nullptr) continue;
-      return absl::InvalidArgumentError(absl::StrCat(at, " has the value ", number, ", which version ", kVersion,
-                                                     " does not know: install the coordinator's version of trainyard "
-                                                     "on this host"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Refuses texts with a zero byte: the operating system would end a path there, which could lead to a file other than
-// the one that was checked.
-absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
-  if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return CheckTexts(spec, "");
+absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec, bool check_enums) {
+  if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return CheckFields(spec, "", check_enums);
   return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are not a JobSpec"));
 }
 
@@ -311,7 +297,7 @@ TrainConfig::ProductKernels ProductKernelsOf(const v1::Resources& resources) {
 
 absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
   v1::JobSpec spec;
-  RETURN_IF_ERROR(Parse(spec_bytes, spec));
+  RETURN_IF_ERROR(Parse(spec_bytes, spec, /*check_enums=*/false));
   TrainConfig config;
   RETURN_IF_ERROR(ReadModel(spec.train(), config));
   ReadPrecision(spec.train(), config);
@@ -321,8 +307,7 @@ absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
 
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   v1::JobSpec spec;
-  RETURN_IF_ERROR(Parse(spec_bytes, spec));
-  RETURN_IF_ERROR(CheckEnums(spec, ""));
+  RETURN_IF_ERROR(Parse(spec_bytes, spec, /*check_enums=*/true));
   TrainConfig config;
   config.job_name = spec.name();
   if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;

@@ -199,16 +199,15 @@ void TiledUpdate::AwaitCopies(uint64_t count) {
 
 void TiledUpdate::RunCopies() {
   const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_requested_ || !copies_.empty(); };
+  std::exception_ptr error;
   while (true) {
     std::function<void()> copy;
-    std::exception_ptr error;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&has_work));
       if (copies_.empty()) return;
       copy = std::move(copies_.front());
       copies_.pop_front();
-      error = copy_error_;
     }
     try {
       if (error == nullptr) copy();

@@ -231,19 +231,17 @@ int BlockSignals() {
   return signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// Returns whether the trainer has ended, without reaping it, so its pid stays reserved until EndDescendants has killed
-// its group.
-bool HasEnded(pid_t trainer) {
-  siginfo_t info = {};
-  return waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+// Returns whether the trainer has ended, and sets how, without reaping it, so its pid stays reserved until
+// EndDescendants has killed its group.
+bool HasEnded(pid_t trainer, siginfo_t* how) {
+  *how = {};
+  return waitid(P_PID, static_cast<id_t>(trainer), how, WEXITED | WNOHANG | WNOWAIT) != 0 || how->si_pid != 0;
 }
 
 // Whether SIGTERM has ended the trainer while other processes of its group run. The daemon sends this signal to the
 // whole group: a shell ends at once, but the program that the shell has started may save.
-bool MayGroupSave(pid_t trainer) {
-  siginfo_t info = {};
-  if (waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return false;
-  return info.si_pid != 0 && info.si_code == CLD_KILLED && info.si_status == SIGTERM && HasOthersInGroup(trainer);
+bool MayGroupSave(pid_t trainer, const siginfo_t& how) {
+  return how.si_code == CLD_KILLED && how.si_status == SIGTERM && HasOthersInGroup(trainer);
 }
 
 // Reaps orphans that became children of the shim; the trainer is reaped at the end.
@@ -260,11 +258,12 @@ void Follow(pid_t trainer, int64_t grace_ms, int signals, int lifeline, Stream* 
   int64_t tried_at_ms = NowMs(CLOCK_MONOTONIC);
   int64_t ended_at_ms = -1;  // -1: the trainer runs
   while (true) {
-    if (HasEnded(trainer)) {
+    siginfo_t how;
+    if (HasEnded(trainer, &how)) {
       const int64_t now_ms = NowMs(CLOCK_MONOTONIC);
       if (ended_at_ms < 0) ended_at_ms = now_ms;
       // If a daemon runs, it kills the group earlier, because it measures the grace period from SIGTERM.
-      if (now_ms - ended_at_ms >= grace_ms || !MayGroupSave(trainer)) return;
+      if (now_ms - ended_at_ms >= grace_ms || !MayGroupSave(trainer, how)) return;
     }
     if (!has_pids && NowMs(CLOCK_MONOTONIC) - tried_at_ms >= kPidRetryMs) {
       has_pids = WritePids(trainer);

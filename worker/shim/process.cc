@@ -42,16 +42,24 @@ uint64_t StatField(pid_t pid, int index) {
   return strtoull(at + 1, nullptr, 10);
 }
 
-void KillChildren() {
+// Calls `visit` with the pid of each process but the first.
+template <typename Visit>
+void ForEachProcess(const Visit& visit) {
   DIR* proc = opendir("/proc");
   if (proc == nullptr) return;
-  pid_t self = getpid();
   while (struct dirent* entry = readdir(proc)) {
-    pid_t pid = atoi(entry->d_name);
-    // Field 4 is the pid of the parent.
-    if (pid > 1 && StatField(pid, 4) == static_cast<uint64_t>(self)) kill(pid, SIGKILL);
+    const pid_t pid = atoi(entry->d_name);
+    if (pid > 1) visit(pid);
   }
   closedir(proc);
+}
+
+void KillChildren() {
+  const pid_t self = getpid();
+  ForEachProcess([self](pid_t pid) {
+    // Field 4 is the pid of the parent.
+    if (StatField(pid, 4) == static_cast<uint64_t>(self)) kill(pid, SIGKILL);
+  });
 }
 
 // `numbers`: "0 2". Returns false with errno set.
@@ -105,32 +113,24 @@ bool SetCpus(const char* numbers) {
 uint64_t StartTime(pid_t pid) { return StatField(pid, 22); }
 
 void KillSession(pid_t leader, uint64_t leader_start) {
-  DIR* proc = opendir("/proc");
-  if (proc == nullptr) return;
-  while (struct dirent* entry = readdir(proc)) {
-    pid_t pid = atoi(entry->d_name);
-    if (pid <= 1) continue;
-    uint64_t number = static_cast<uint64_t>(leader);
+  const uint64_t number = static_cast<uint64_t>(leader);
+  ForEachProcess([number, leader_start](pid_t pid) {
     // Fields 5 and 6 are the ids of the process group and of the session.
-    bool member = StatField(pid, 5) == number || StatField(pid, 6) == number;
+    const bool member = StatField(pid, 5) == number || StatField(pid, 6) == number;
     if (member && StartTime(pid) >= leader_start) kill(pid, SIGKILL);
-  }
-  closedir(proc);
+  });
 }
 
 bool HasOthersInGroup(pid_t leader) {
-  DIR* proc = opendir("/proc");
-  if (proc == nullptr) return false;
   bool found = false;
-  while (struct dirent* entry = readdir(proc)) {
-    pid_t pid = atoi(entry->d_name);
-    if (pid <= 1 || pid == leader || StatField(pid, 5) != static_cast<uint64_t>(leader)) continue;
+  ForEachProcess([leader, &found](pid_t pid) {
     char text[1024];
     const char* at = ReadStat(pid, text);
-    // ") Z ": it has ended, but was not reaped yet.
-    found = found || (at != nullptr && strlen(at) > 2 && at[2] != 'Z' && at[2] != 'X');
-  }
-  closedir(proc);
+    char state;  // Z: it has ended, but was not reaped yet
+    pid_t group;
+    if (at == nullptr || sscanf(at, ") %c %*d %d", &state, &group) != 2) return;
+    found = found || (pid != leader && group == leader && state != 'Z' && state != 'X');
+  });
   return found;
 }
 

@@ -32,11 +32,10 @@ int DeviceOfLocalRank(int local_rank, int num_devices) { return local_rank % num
 absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order) {
   if (order.config.device == TrainConfig::Device::kCpu) return RankDevice();
   absl::StatusOr<RankDevice> device = UseGpu(order);
-  if (device.ok()) return device;
-  const absl::Status& found = device.status();
-  absl::Status error(found.code(), absl::StrCat(found.message(), "; resources.device is cuda on host ", order.host));
-  const bool lasts = absl::IsNotFound(found) || absl::IsFailedPrecondition(found);
-  return lasts ? GpuMissing(std::move(error)) : error;
+  const bool lasts = absl::IsNotFound(device.status()) || absl::IsFailedPrecondition(device.status());
+  if (lasts) device = GpuMissing(device.status());
+  RETURN_IF_ERROR(device.status()) << "resources.device is cuda on host " << order.host;
+  return device;
 }
 
 absl::Status GpuMissing(absl::Status status) {

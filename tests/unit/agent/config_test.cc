@@ -189,17 +189,15 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   desired.set_world_size(8);
   desired.set_local_rank(1);
   desired.set_local_world_size(2);
-  std::map<std::string, std::string> daemon_environment = {{"HOME", "/home/a"},
-                                                           {"SECRET", "x"},
-                                                           {"LD_LIBRARY_PATH", "/opt/lib"},
-                                                           {"CUDA_VISIBLE_DEVICES", "2,3"},
-                                                           {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}};
+  const char* const daemon_environment[] = {"HOME=/home/a",
+                                            "SECRET=x",
+                                            "LD_LIBRARY_PATH=/opt/lib",
+                                            "CUDA_VISIBLE_DEVICES=2,3",
+                                            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+                                            nullptr};
 
-  std::vector<std::string> variables = TrainerEnvironment(
-      desired, {.threads = 4, .token = "abc", .snapshots = "/m/d", .lookup = [&](const char* name) -> const char* {
-                  auto at = daemon_environment.find(name);
-                  return at == daemon_environment.end() ? nullptr : at->second.c_str();
-                }});
+  std::vector<std::string> variables =
+      TrainerEnvironment(desired, {.threads = 4, .token = "abc", .snapshots = "/m/d", .inherited = daemon_environment});
 
   for (const char* expected :
        {"HOME=/home/a", "LD_LIBRARY_PATH=/opt/lib", "TRAINYARD_TOKEN=abc", "OMP_NUM_THREADS=4", "MKL_NUM_THREADS=4",
@@ -213,30 +211,25 @@ TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
 }
 
 TEST(TrainerEnvironment, NcclUsesTheInterfaceOfTheJob) {
-  const auto lookup = [](const char*) -> const char* { return nullptr; };
   v1::JobSpec spec;
   v1::DesiredTrainer desired;
-  EXPECT_THAT(TrainerEnvironment(desired, {.token = "a", .lookup = lookup}),
-              Not(Contains(StartsWith("NCCL_SOCKET_IFNAME"))));
+  EXPECT_THAT(TrainerEnvironment(desired, {.token = "a"}), Not(Contains(StartsWith("NCCL_SOCKET_IFNAME"))));
 
   spec.mutable_network()->set_interface("eth1");
   desired.set_spec(spec.SerializeAsString());
 
   const char* const daemon_environment[] = {"NCCL_SOCKET_IFNAME=eth0", nullptr};
   const std::vector<std::string> variables =
-      TrainerEnvironment(desired, {.token = "a", .lookup = lookup, .inherited = daemon_environment});
+      TrainerEnvironment(desired, {.token = "a", .inherited = daemon_environment});
   EXPECT_THAT(variables, Contains("NCCL_SOCKET_IFNAME==eth1"));
   EXPECT_THAT(variables, Not(Contains("NCCL_SOCKET_IFNAME=eth0")));
 }
 
 TEST(TrainerEnvironment, ContainsWhatNcclReads) {
-  const auto lookup = [](const char* name) -> const char* {
-    return std::string(name) == "CUDA_DEVICE_ORDER" ? "PCI_BUS_ID" : nullptr;
-  };
-  const char* const daemon_environment[] = {"NCCL_IB_HCA=mlx5_0", "SECRET=x", "MY_NCCL_DEBUG=INFO", nullptr};
+  const char* const daemon_environment[] = {"NCCL_IB_HCA=mlx5_0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "SECRET=x",
+                                            "MY_NCCL_DEBUG=INFO", nullptr};
 
-  std::vector<std::string> variables =
-      TrainerEnvironment({}, {.token = "a", .lookup = lookup, .inherited = daemon_environment});
+  std::vector<std::string> variables = TrainerEnvironment({}, {.token = "a", .inherited = daemon_environment});
 
   EXPECT_THAT(variables, Contains("NCCL_IB_HCA=mlx5_0"));
   EXPECT_THAT(variables, Contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"));
@@ -256,11 +249,10 @@ TEST(MachineClaim, OneDaemonHoldsIt_UntilItEnds) {
 }
 
 TEST(TrainerEnvironment, ThreadsSpinOnlyOnCoresOfTheirOwn) {
-  const auto lookup = [](const char*) -> const char* { return nullptr; };
   const auto spins = Contains(StartsWith("GOMP_SPINCOUNT="));
-  EXPECT_THAT(TrainerEnvironment({}, {.threads = 2, .owns_cores = true, .token = "a", .lookup = lookup}), spins);
-  EXPECT_THAT(TrainerEnvironment({}, {.threads = 1, .owns_cores = true, .token = "a", .lookup = lookup}), Not(spins));
-  EXPECT_THAT(TrainerEnvironment({}, {.threads = 2, .owns_cores = false, .token = "a", .lookup = lookup}), Not(spins));
+  EXPECT_THAT(TrainerEnvironment({}, {.threads = 2, .owns_cores = true, .token = "a"}), spins);
+  EXPECT_THAT(TrainerEnvironment({}, {.threads = 1, .owns_cores = true, .token = "a"}), Not(spins));
+  EXPECT_THAT(TrainerEnvironment({}, {.threads = 2, .owns_cores = false, .token = "a"}), Not(spins));
 }
 
 }  // namespace
