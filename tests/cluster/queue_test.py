@@ -64,7 +64,7 @@ def test_a_preempted_job_is_saved_resumes_by_itself_and_has_the_losses_of_an_und
 
 @pytest.mark.slow
 def test_a_preemption_survives_a_crash_of_the_coordinator(queued):
-    low = queued.submit(flags=["--priority", "10"], train__steps=600, **SLOW)
+    low = queued.submit(flags=["--priority", "10"], train__steps=250, **SLOW)
     queued.wait_for_step(low, 10)
     port = queued.coordinator.address.rsplit(":", 1)[1]
     high = queued.submit(flags=["--priority", "90"], train__steps=40, **SLOW)
@@ -77,7 +77,7 @@ def test_a_preemption_survives_a_crash_of_the_coordinator(queued):
     assert queued.wait_for_end(high).state_name == "SUCCEEDED"
     view = queued.wait_for_end(low)
     assert (view.state_name, view.job.preemptions) == ("SUCCEEDED", 1)
-    assert sorted(losses_of(queued, low)) == list(range(1, 601))
+    assert sorted(losses_of(queued, low)) == list(range(1, 251))
 
 
 def test_the_queue_shows_order_reasons_forecasts_and_quotas(queued):
