@@ -39,7 +39,9 @@ class SlowModel final : public Model {
       x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in, ProductTape*) {
         clock_.AdvanceTime(kComputeTime);
         at::Tensor product = in * parameters_[static_cast<size_t>(unit) - 1].tensor;
-        product.register_hook([this](const at::Tensor&) { clock_.AdvanceTime(kComputeTime); });
+        if (product.requires_grad()) {
+          product.register_hook([this](const at::Tensor&) { clock_.AdvanceTime(kComputeTime); });
+        }
         return product + 1;
       });
     }
@@ -106,10 +108,11 @@ class SlowCommunicator final : public Communicator {
 struct Measured {
   double exposed_s = 0;
   double norm = 0;
+  double waited_before_s = 0, waited_s = 0;  // before the step, and in it
 };
 
-// Returns the measurements of the second step.
-absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
+// Returns the measurements of the second step, which follows `evaluations` evaluations.
+absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap, int evaluations = 0) {
   SimulatedClock clock;
   SlowModel model(clock);
   SlowCommunicator communicator(clock);
@@ -128,12 +131,20 @@ absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
   Measured measured;
   for (int step = 1; step <= 2; ++step) {
     const at::Tensor x = at::full({48}, 1.0, at::kDouble);
+    for (int i = 0; step == 2 && i < evaluations; ++i) {
+      c10::NoGradGuard no_grad;
+      RETURN_IF_ERROR(parallel->Forward([&] { return model.LossSum(x, x, *parallel, {}); }).status());
+    }
+    const double waited_before_s = parallel->waited_s();
     parallel->BeginStep(3);
     ASSIGN_OR_RETURN(at::Tensor loss, parallel->Forward([&] { return model.LossSum(x, x, *parallel, {}); }));
     RETURN_IF_ERROR(parallel->Backward(loss, /*last=*/true));
     RETURN_IF_ERROR(parallel->FinishBackward());
     ASSIGN_OR_RETURN(StepOutput output, parallel->Step({.lr = 1e-3, .num_tokens = 3}));
-    measured = {.exposed_s = output.exposed_comm_s, .norm = output.gradient_norm};
+    measured = {.exposed_s = output.exposed_comm_s,
+                .norm = output.gradient_norm,
+                .waited_before_s = waited_before_s,
+                .waited_s = parallel->waited_s() - waited_before_s};
   }
   return measured;
 }
@@ -152,6 +163,18 @@ TEST_P(ExposedCommunication, OverlapReducesTheTime_AndChangesNothingElse) {
   EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_EQ(with->norm, without->norm);
+}
+
+TEST_P(ExposedCommunication, OfAStep_LeavesOutTheWaitsOfAnEvaluationBeforeIt) {
+  const absl::StatusOr<Measured> without = Measure(GetParam(), false), with = Measure(GetParam(), false, 3);
+
+  ASSERT_TRUE(without.ok()) << without.status();
+  ASSERT_TRUE(with.ok()) << with.status();
+  if (GetParam() == Strategy::kFsdp) {
+    EXPECT_GT(with->waited_before_s, without->waited_before_s) << "the evaluations gather parameters";
+  }
+  EXPECT_DOUBLE_EQ(with->exposed_s, without->exposed_s);
+  EXPECT_DOUBLE_EQ(with->exposed_s, with->waited_s);
 }
 
 }  // namespace
