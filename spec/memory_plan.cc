@@ -105,9 +105,9 @@ uint64_t TokensOfMicroBatch(const v1::Train& train, const ModelSizes& sizes) {
   return uint64_t{train.batch().micro()} * length;
 }
 
-// Attention with dropout is computed by operations of LibTorch in at least fp32 (worker/model/ops/attention.cc). Of each
-// head they store the weights of all pairs of tokens, before and after dropout, and they store copies of queries, keys
-// and values instead of the product that these are parts of. Each token has a row of weights for each head.
+// Attention with dropout is computed by operations of LibTorch, in at least fp32 (worker/model/ops/attention.cc). They
+// store the weights of all pairs of tokens in each head, before and after dropout, and copies of queries, keys and
+// values instead of the product that these are parts of. Each token has a row of weights for each head.
 void AddAttentionDropout(const v1::JobSpec& spec, const ModelSizes& sizes, std::vector<BlockElements>& blocks) {
   if (sizes.dropout <= 0) return;
   const v1::Train& train = spec.train();
