@@ -131,6 +131,7 @@ TEST_F(EvaluationTest, JobThatHadEnded_MakesNoFurtherStepWhenItIsRestarted) {
 
   ExpectEndAfter(*all, 6);
   EXPECT_THAT(all->links[0]->steps(), IsEmpty());
+  EXPECT_THAT(all->logs[0].str(), HasSubstr("finished after step 6\n")) << "no step was made, so no loss is known";
 }
 
 TEST_F(EvaluationTest, RunThatHadEnded_ContinuesIfTheUserResumesIt) {
