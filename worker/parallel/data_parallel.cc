@@ -204,7 +204,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   double waited_s() const override {
-    return parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s() + waited_for_copies_s_;
+    return parts_->pool.waited_s() + parts_->gatherer.waited_s() + parts_->reducer.waited_s() +
+           parts_->updater.waited_s() + waited_for_copies_s_;
   }
 
   ParallelState& state() override { return state_; }

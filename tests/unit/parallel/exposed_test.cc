@@ -59,7 +59,8 @@ class SlowModel final : public Model {
 // started, while the rank computes.
 class SlowCommunicator final : public Communicator {
  public:
-  explicit SlowCommunicator(SimulatedClock& clock) : clock_(clock) {}
+  SlowCommunicator(SimulatedClock& clock, absl::Duration operation_time)
+      : clock_(clock), operation_time_(operation_time) {}
   int rank() const override { return 0; }
   int world_size() const override { return 3; }
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
@@ -97,11 +98,12 @@ class SlowCommunicator final : public Communicator {
     const absl::Time end_;
   };
   std::unique_ptr<Collective> Start() {
-    idle_from_ = std::max(idle_from_, clock_.TimeNow()) + kOperationTime;
+    idle_from_ = std::max(idle_from_, clock_.TimeNow()) + operation_time_;
     return std::make_unique<SlowCollective>(clock_, idle_from_);
   }
 
   SimulatedClock& clock_;
+  const absl::Duration operation_time_;
   absl::Time idle_from_ = absl::InfinitePast();
 };
 
@@ -109,13 +111,15 @@ struct Measured {
   double exposed_s = 0;
   double norm = 0;
   double waited_before_s = 0, waited_s = 0;  // before the step, and in it
+  absl::Duration step_time;
 };
 
 // Returns the measurements of the second step, which follows `evaluations` evaluations.
-absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap, int evaluations = 0) {
+absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap, int evaluations = 0,
+                                 absl::Duration operation_time = kOperationTime) {
   SimulatedClock clock;
   SlowModel model(clock);
-  SlowCommunicator communicator(clock);
+  SlowCommunicator communicator(clock, operation_time);
   const auto single = NewSingleCommunicator();
   const bool shards = strategy != Strategy::kDdp;
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shards ? MeshShape{.dp_shard = 3} : MeshShape{.dp_replicate = 3}, 3));
@@ -136,6 +140,7 @@ absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap, int evaluation
       RETURN_IF_ERROR(parallel->Forward([&] { return model.LossSum(x, x, *parallel, {}); }).status());
     }
     const double waited_before_s = parallel->waited_s();
+    const absl::Time began = clock.TimeNow();
     parallel->BeginStep(3);
     ASSIGN_OR_RETURN(at::Tensor loss, parallel->Forward([&] { return model.LossSum(x, x, *parallel, {}); }));
     RETURN_IF_ERROR(parallel->Backward(loss, /*last=*/true));
@@ -144,7 +149,8 @@ absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap, int evaluation
     measured = {.exposed_s = output.exposed_comm_s,
                 .norm = output.gradient_norm,
                 .waited_before_s = waited_before_s,
-                .waited_s = parallel->waited_s() - waited_before_s};
+                .waited_s = parallel->waited_s() - waited_before_s,
+                .step_time = clock.TimeNow() - began};
   }
   return measured;
 }
@@ -163,6 +169,14 @@ TEST_P(ExposedCommunication, OverlapReducesTheTime_AndChangesNothingElse) {
   EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_EQ(with->norm, without->norm);
+}
+
+// With long operations, zero2 also waits until the memory of a bucket may be overwritten.
+TEST_P(ExposedCommunication, OfAStep_IsAllThatTheStepTakesInAdditionToItsComputation) {
+  const absl::StatusOr<Measured> measured = Measure(GetParam(), true, /*evaluations=*/0, 5 * kComputeTime);
+
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_DOUBLE_EQ(measured->exposed_s, absl::ToDoubleSeconds(measured->step_time - 2 * kUnits * kComputeTime));
 }
 
 TEST_P(ExposedCommunication, OfAStep_LeavesOutTheWaitsOfAnEvaluationBeforeIt) {
