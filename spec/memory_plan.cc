@@ -59,7 +59,7 @@ struct BlockElements {
   // The outputs of matrix products among `stored`, which selective recompute keeps. The last product of the block is
   // not counted, because it is part of the input of the next block.
   uint64_t products = 0;
-  uint64_t passing = 0;  // with adapters: what the backward of the block needs in addition for a short time
+  uint64_t passing = 0;  // with adapters or dropout: what the block needs in addition for a short time
 };
 
 BlockElements ElementsPerToken(const ModelSizes& sizes, uint64_t tensor, bool divides_sequence) {
@@ -103,6 +103,24 @@ std::vector<BlockElements> ElementsOfBlocks(const ModelDescription& whole, uint6
 uint64_t TokensOfMicroBatch(const v1::Train& train, const ModelSizes& sizes) {
   const uint64_t length = sizes.family == ModelFamily::kMlp ? 1 : static_cast<uint64_t>(SequenceLength(train));
   return uint64_t{train.batch().micro()} * length;
+}
+
+// Attention with dropout is computed by operations of LibTorch, in at least fp32 (worker/model/ops/attention.cc). They
+// store the weights of all pairs of tokens in each head, before and after dropout, and copies of queries, keys and
+// values instead of the product that these are parts of. Each token has a row of weights for each head.
+void AddAttentionDropout(const v1::JobSpec& spec, const ModelSizes& sizes, std::vector<BlockElements>& blocks) {
+  if (sizes.dropout <= 0) return;
+  const v1::Train& train = spec.train();
+  const uint64_t tensor = LayoutOf(spec).tensor, part = DividedUp(static_cast<uint64_t>(sizes.width), tensor);
+  const uint64_t param = BytesOf(train.precision().param());
+  const uint64_t wide = std::max<uint64_t>(4, param) / param;  // a number of attention in elements of `param`
+  const uint64_t weights =
+      wide * DividedUp(static_cast<uint64_t>(sizes.heads), tensor) * static_cast<uint64_t>(SequenceLength(train));
+  const uint64_t mlp = 8 * part;  // is not stored yet, or no longer, while attention needs its scores or gradients
+  for (BlockElements& block : blocks) {
+    block.stored += 2 * weights + 3 * part * (wide - 1);
+    block.passing = std::max(block.passing, weights - std::min(weights, mlp));
+  }
 }
 
 // Whether tensor ranks divide the rows of the activations outside their matrix products.
@@ -299,7 +317,8 @@ std::vector<MemoryPlan> PlanMemoryOfStages(const v1::JobSpec& spec) {
   const ModelDescription whole = DescribeModel(sizes);
   const JobLayout layout = LayoutOf(spec);
   const PipelinePlan pipeline = PlanPipeline(spec);
-  const std::vector<BlockElements> blocks = ElementsOfBlocks(whole, layout.tensor, DividesSequence(spec));
+  std::vector<BlockElements> blocks = ElementsOfBlocks(whole, layout.tensor, DividesSequence(spec));
+  AddAttentionDropout(spec, sizes, blocks);
   const std::vector<int> split(spec.parallel().pipeline().split().begin(), spec.parallel().pipeline().split().end());
   std::vector<MemoryPlan> plans;
   for (int stage = 0; stage < pipeline.shape.stages; ++stage) {

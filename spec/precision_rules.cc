@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/strict_yaml.h"
+#include "common/yaml_schema.h"
 
 namespace trainyard {
 namespace {
@@ -32,6 +33,31 @@ std::string Contradiction(const v1::PrecisionPolicy& p) {
                         "; choose ", NameOf(p.param()), " or fp32");
   }
   return "";
+}
+
+// An overflow sets the scale to at least `min`.
+void CheckLossScale(const v1::LossScale& scale, const Positions& positions, Problems* problems) {
+  constexpr char kInitialKey[] = "train.loss_scale.initial", kMinKey[] = "train.loss_scale.min";
+  if (scale.static_()) {
+    for (const char* key : {"window", "backoff", "hysteresis", "min"}) {
+      const auto* field = yaml::FieldOfKey(*v1::LossScale::descriptor(), key);
+      if (!scale.GetReflection()->HasField(scale, field) || yaml::HasDefaultValue(scale, *field)) continue;
+      problems->AddWarning(positions, absl::StrCat("train.loss_scale.", key),
+                           "has no effect: train.loss_scale.static is true, so the scale never changes");
+    }
+    return;
+  }
+  const bool has_invalid =
+      (!scale.has_initial() && positions.count(kInitialKey) > 0) || (!scale.has_min() && positions.count(kMinKey) > 0);
+  if (has_invalid) return;  // has been reported already
+  v1::LossScale complete = scale;
+  ApplyDefaults(&complete);
+  if (complete.min() <= complete.initial()) return;
+  problems->AddError(positions, kMinKey,
+                     absl::StrCat("is ", yaml::NumberText(complete.min()), ", above ", kInitialKey, ", ",
+                                  yaml::NumberText(complete.initial()),
+                                  ", so that the first overflow would raise the scale; give a smaller min or a larger "
+                                  "initial"));
 }
 
 }  // namespace
@@ -63,8 +89,17 @@ void CheckPrecision(const v1::Train& train, v1::Device device, const Positions& 
   }
   if (train.has_loss_scale() && !scales_loss) {
     problems->AddWarning(positions, "train.loss_scale", "has no effect: only fp16 needs its losses scaled");
+  } else if (scales_loss) {
+    CheckLossScale(train.loss_scale(), positions, problems);
   }
   const v1::Optimizer& optimizer = train.optimizer();
+  const bool is_eps_zero = !(static_cast<float>(optimizer.eps()) > 0) && types.master() != v1::PRECISION_FP64;
+  if (optimizer.has_eps() && is_eps_zero) {
+    problems->AddError(positions, "train.optimizer.eps",
+                       absl::StrCat("is ", yaml::NumberText(optimizer.eps()),
+                                    ", which is 0 in fp32, so that the update of an element that has had no gradient ",
+                                    "would be 0 / 0; choose at least 1e-37"));
+  }
   if (optimizer.clip_value() > 0 && optimizer.clip_norm() > 0) {
     problems->AddError(positions, "train.optimizer.clip_value",
                        absl::StrCat("cannot be combined with train.optimizer.clip_norm (",

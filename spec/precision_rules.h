@@ -10,8 +10,8 @@ namespace trainyard {
 // Idempotent.
 v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy);
 
-// Checks for types that cannot be combined or are slow on `device`, for keys of an unused loss scaler, and for clipping
-// by both norm and value.
+// Checks for types that cannot be combined or are slow on `device`, for keys of the loss scaler that are unused or
+// contradict one another, for an eps that is 0 in the type of the optimizer, and for clipping by both norm and value.
 void CheckPrecision(const v1::Train& train, v1::Device device, const Positions& positions, Problems* problems);
 
 }  // namespace trainyard

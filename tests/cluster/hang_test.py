@@ -157,10 +157,12 @@ def test_a_rank_that_skips_a_collective_is_reported_immediately_with_its_actual_
     assert re.search(MISMATCH[shared_memory], reported), reported
 
 
+# With fsdp, the other rank waits within its passes, which must not count as computing.
 @pytest.mark.slow
-def test_a_straggler_is_named_and_not_restarted(faulty_host, tmp_path):
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
+def test_a_straggler_is_named_and_not_restarted(faulty_host, strategy):
     faulty_host.set_fault(1, "slow 20")
-    job = faulty_host.cluster.submit(train__steps=1_000_000)
+    job = faulty_host.cluster.submit(train__steps=1_000_000, parallel={"data": strategy})
 
     text = first_decision(faulty_host.cluster, job, "straggler", seconds=90)
 

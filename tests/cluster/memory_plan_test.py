@@ -40,6 +40,8 @@ CASES = {
     "recompute": {"parallel.recompute": "blocks"},
     "recompute_selective": {"parallel.recompute": "selective", "parallel.data": "zero2"},
     "large_vocabulary": {"train.model.vocabulary": 16384},
+    "dropout": {"train.model.dropout": 0.1},
+    "dropout_recompute": {"train.model.dropout": 0.1, "parallel.recompute": "blocks"},
     "tensor": {"parallel.tensor": 2},
     "tensor_llama": {"parallel.tensor": 2, **LLAMA},
     "sequence": {"parallel.tensor": 2, "parallel.sequence": "true"},

@@ -112,6 +112,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   void BeginStep(uint64_t num_tokens) override {
+    waited_before_s_ = waited_s();  // an evaluation since the previous step has waited, too
     if (precision_.scaled) loss_seed_ = LossSeed(state_.loss_scale().scale, num_tokens);
   }
 
@@ -197,11 +198,14 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
       state_.set_loss_scale(NextLossScale(scale, loss_scaling_, output->skipped));
     }
     loss_seed_ = 1;
-    const double waited_s =
-        parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s() + waited_for_copies_s_;
-    output->exposed_comm_s = waited_s - waited_before_s_;
-    waited_before_s_ = waited_s;
+    output->exposed_comm_s = waited_s() - waited_before_s_;
+    waited_before_s_ = waited_s();
     return output;
+  }
+
+  double waited_s() const override {
+    return parts_->pool.waited_s() + parts_->gatherer.waited_s() + parts_->reducer.waited_s() +
+           parts_->updater.waited_s() + waited_for_copies_s_;
   }
 
   ParallelState& state() override { return state_; }
@@ -389,7 +393,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   DeferredProducts deferred_;
   bool rejected_ = false;
   double loss_seed_ = 1;        // of this step's backward
-  double waited_before_s_ = 0;  // the time waited up to the end of the previous step
+  double waited_before_s_ = 0;  // the time waited up to the beginning of this step
   double waited_for_copies_s_ = 0;
   int64_t root_event_ = -1, unit_event_ = -1;  // of the computation under way
 };

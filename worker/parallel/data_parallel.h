@@ -47,8 +47,9 @@ namespace trainyard {
 
 class DataParallel : public UnitHooks {
  public:
-  // Called before the first round of a step; required where losses are scaled. `num_tokens`: as in StepInput or, if
-  // that number is not known yet, any number of the same magnitude that is equal on every rank.
+  // Called before the first round of a step; required where losses are scaled. StepOutput::exposed_comm_s counts from
+  // here. `num_tokens`: as in StepInput or, if that number is not known yet, any number of the same magnitude that is
+  // equal on every rank.
   virtual void BeginStep(uint64_t num_tokens) = 0;
 
   // Waits for the gathers that the previous step started. In a pipeline stage with sharded parameters, also gathers all
@@ -80,6 +81,9 @@ class DataParallel : public UnitHooks {
   virtual absl::Status FinishBackward() = 0;
   // Collective. REQUIRES: FinishBackward has returned OK.
   virtual absl::StatusOr<StepOutput> Step(const StepInput& input) = 0;
+
+  // The time for which this rank has waited for operations of this object with other ranks, in steps and between them.
+  virtual double waited_s() const = 0;
 
   virtual ParallelState& state() = 0;
 };

@@ -5,11 +5,12 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
+#include "worker/parallel/timed_wait.h"
 
 namespace trainyard {
 
-SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory)
-    : bytes_(bytes), device_(device), ledger_(ledger) {
+SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory, Clock& clock)
+    : bytes_(bytes), device_(device), ledger_(ledger), clock_(clock) {
   for (int i = 0; i < num_slots; ++i) Add(memory);
 }
 
@@ -73,7 +74,7 @@ int SlotPool::Add(Communicator* memory) {
 
 absl::StatusOr<int> SlotPool::Claim(int slot, MemoryKind kind) {
   if (slots_[slot].pending != nullptr) {
-    RETURN_IF_ERROR(slots_[slot].pending->Wait());
+    RETURN_IF_ERROR(TimedWait(*slots_[slot].pending, clock_, waited_s_));
     slots_[slot].pending = nullptr;
   }
   slots_[slot].held = true;

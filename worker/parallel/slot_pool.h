@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "worker/collectives/communicator.h"
 #include "worker/diagnostics/ledger.h"
 
@@ -23,8 +24,9 @@ namespace trainyard {
 class SlotPool {
  public:
   // Creates `num_slots` slots of `bytes`; more only when all are held at the same time. `ledger` may be null; not
-  // owned. `memory`: allocates these first slots, because its operations read them; may be null.
-  SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger = nullptr, Communicator* memory = nullptr);
+  // owned. `memory`: allocates these first slots, because its operations read them; may be null. `clock` measures
+  // waits; not owned.
+  SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory, Clock& clock);
 
   // Returns the index of a slot that nothing reads or writes. Waits if operations still use all free slots. Fails with
   // the errors of such an operation.
@@ -43,6 +45,8 @@ class SlotPool {
   at::Tensor Memory(int slot, at::ScalarType type, int64_t elements) const;
   int num_slots() const { return static_cast<int>(slots_.size()); }
   int num_held() const;
+  // The time for which this rank has waited for operations that used slots.
+  double waited_s() const { return waited_s_; }
 
  private:
   struct Slot {
@@ -61,8 +65,10 @@ class SlotPool {
   const int64_t bytes_;
   const at::Device device_;
   Ledger* const ledger_;
+  Clock& clock_;
   std::vector<Slot> slots_;
   uint64_t num_released_ = 0;
+  double waited_s_ = 0;
 };
 
 }  // namespace trainyard

@@ -50,8 +50,8 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
                                                .ended_early = result->ended_early});
   if (order.rank == 0) {
     trainer.saver().MaintainAtEnd(kConfirmWait);
-    options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
-                << result->loss;
+    options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step;
+    if (result->step > rank.restored_step) options.log << ", loss " << result->loss;
     if (!result->unsaved.empty()) {
       options.log << "; no checkpoint holds this step: " << result->unsaved;
     } else if (result->lacks_save) {

@@ -168,12 +168,14 @@ absl::Status Trainer::MakeStep() {
   const Stopwatch whole;
   StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleFrom(config_), step_), .epoch = EpochsAfter(step_)};
   AgreementTerms terms;
-  const double waited_before_s = rank_.waited_for_model_s();
+  const double waited_before_s = rank_.waited_for_model_s(), waited_for_data_before_s = rank_.strategy->waited_s();
   RETURN_IF_ERROR(Compute());
-  // The time for which a rank waits for other stages and tensor ranks says nothing about its own speed.
+  // The time for which a rank waits for other ranks says nothing about its own speed: for other stages and tensor
+  // ranks, and for data ranks, whose shards of the parameters are gathered during the passes.
   const double waited_s = rank_.waited_for_model_s() - waited_before_s;
-  record.compute_s = whole.seconds() - waited_s;
-  work_.wait_s += waited_s;
+  const double waited_for_data_s = rank_.strategy->waited_s() - waited_for_data_before_s;
+  record.compute_s = std::max(0.0, whole.seconds() - waited_s - waited_for_data_s);
+  work_.wait_s += waited_s + waited_for_data_s;
   terms.model_wait_s = waited_s;
   const Stopwatch reduce;
   RETURN_IF_ERROR(rank_.strategy->FinishBackward());

@@ -39,7 +39,9 @@ class SlowModel final : public Model {
       x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in, ProductTape*) {
         clock_.AdvanceTime(kComputeTime);
         at::Tensor product = in * parameters_[static_cast<size_t>(unit) - 1].tensor;
-        product.register_hook([this](const at::Tensor&) { clock_.AdvanceTime(kComputeTime); });
+        if (product.requires_grad()) {
+          product.register_hook([this](const at::Tensor&) { clock_.AdvanceTime(kComputeTime); });
+        }
         return product + 1;
       });
     }
@@ -57,7 +59,8 @@ class SlowModel final : public Model {
 // started, while the rank computes.
 class SlowCommunicator final : public Communicator {
  public:
-  explicit SlowCommunicator(SimulatedClock& clock) : clock_(clock) {}
+  SlowCommunicator(SimulatedClock& clock, absl::Duration operation_time)
+      : clock_(clock), operation_time_(operation_time) {}
   int rank() const override { return 0; }
   int world_size() const override { return 3; }
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
@@ -95,24 +98,28 @@ class SlowCommunicator final : public Communicator {
     const absl::Time end_;
   };
   std::unique_ptr<Collective> Start() {
-    idle_from_ = std::max(idle_from_, clock_.TimeNow()) + kOperationTime;
+    idle_from_ = std::max(idle_from_, clock_.TimeNow()) + operation_time_;
     return std::make_unique<SlowCollective>(clock_, idle_from_);
   }
 
   SimulatedClock& clock_;
+  const absl::Duration operation_time_;
   absl::Time idle_from_ = absl::InfinitePast();
 };
 
 struct Measured {
   double exposed_s = 0;
   double norm = 0;
+  double waited_before_s = 0, waited_s = 0;  // before the step, and in it
+  absl::Duration step_time;
 };
 
-// Returns the measurements of the second step.
-absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
+// Returns the measurements of the second step, which follows `evaluations` evaluations.
+absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap, int evaluations = 0,
+                                 absl::Duration operation_time = kOperationTime) {
   SimulatedClock clock;
   SlowModel model(clock);
-  SlowCommunicator communicator(clock);
+  SlowCommunicator communicator(clock, operation_time);
   const auto single = NewSingleCommunicator();
   const bool shards = strategy != Strategy::kDdp;
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shards ? MeshShape{.dp_shard = 3} : MeshShape{.dp_replicate = 3}, 3));
@@ -128,12 +135,22 @@ absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
   Measured measured;
   for (int step = 1; step <= 2; ++step) {
     const at::Tensor x = at::full({48}, 1.0, at::kDouble);
+    for (int i = 0; step == 2 && i < evaluations; ++i) {
+      c10::NoGradGuard no_grad;
+      RETURN_IF_ERROR(parallel->Forward([&] { return model.LossSum(x, x, *parallel, {}); }).status());
+    }
+    const double waited_before_s = parallel->waited_s();
+    const absl::Time began = clock.TimeNow();
     parallel->BeginStep(3);
     ASSIGN_OR_RETURN(at::Tensor loss, parallel->Forward([&] { return model.LossSum(x, x, *parallel, {}); }));
     RETURN_IF_ERROR(parallel->Backward(loss, /*last=*/true));
     RETURN_IF_ERROR(parallel->FinishBackward());
     ASSIGN_OR_RETURN(StepOutput output, parallel->Step({.lr = 1e-3, .num_tokens = 3}));
-    measured = {.exposed_s = output.exposed_comm_s, .norm = output.gradient_norm};
+    measured = {.exposed_s = output.exposed_comm_s,
+                .norm = output.gradient_norm,
+                .waited_before_s = waited_before_s,
+                .waited_s = parallel->waited_s() - waited_before_s,
+                .step_time = clock.TimeNow() - began};
   }
   return measured;
 }
@@ -152,6 +169,26 @@ TEST_P(ExposedCommunication, OverlapReducesTheTime_AndChangesNothingElse) {
   EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kOperationTime));
   EXPECT_EQ(with->norm, without->norm);
+}
+
+// With long operations, zero2 also waits until the memory of a bucket may be overwritten.
+TEST_P(ExposedCommunication, OfAStep_IsAllThatTheStepTakesInAdditionToItsComputation) {
+  const absl::StatusOr<Measured> measured = Measure(GetParam(), true, /*evaluations=*/0, 5 * kComputeTime);
+
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_DOUBLE_EQ(measured->exposed_s, absl::ToDoubleSeconds(measured->step_time - 2 * kUnits * kComputeTime));
+}
+
+TEST_P(ExposedCommunication, OfAStep_LeavesOutTheWaitsOfAnEvaluationBeforeIt) {
+  const absl::StatusOr<Measured> without = Measure(GetParam(), false), with = Measure(GetParam(), false, 3);
+
+  ASSERT_TRUE(without.ok()) << without.status();
+  ASSERT_TRUE(with.ok()) << with.status();
+  if (GetParam() == Strategy::kFsdp) {
+    EXPECT_GT(with->waited_before_s, without->waited_before_s) << "the evaluations gather parameters";
+  }
+  EXPECT_DOUBLE_EQ(with->exposed_s, without->exposed_s);
+  EXPECT_DOUBLE_EQ(with->exposed_s, with->waited_s);
 }
 
 }  // namespace

@@ -123,6 +123,17 @@ TEST(PlanMemory, WithRecompute_StoresTheInputsOfBlocksAndOneBlock) {
   EXPECT_GT(Plan({"parallel.recompute=selective"}).activations, Plan({"parallel.recompute=blocks"}).activations);
 }
 
+// kGoodJob has 2 heads, in each of which each token has a row of 8 weights.
+TEST(PlanMemory, WithDropoutInAttention_StoresTheWeightsOfAllPairsOfTokens) {
+  constexpr uint64_t kWeights = 2 * 8, kHead = 2 * 16;
+  EXPECT_EQ(Plan({"train.model.dropout=0.1"}).activations, 4u * 2 * 8 * (2 * (16 * 16 + 2 * kWeights) + kHead));
+  EXPECT_EQ(Plan({"train.model.dropout=0.1", "parallel.tensor=2"}).activations,
+            4u * 2 * 8 * (2 * (4 * 16 + 12 * 8 + 2 * kWeights / 2) + kHead));
+  EXPECT_EQ(Plan({"train.model.dropout=0.1", "train.precision=bf16"}).activations,
+            2u * 2 * 8 * (2 * (16 * 16 + 2 * 2 * kWeights + 3 * 16) + kHead))
+      << "attention with dropout is computed in fp32";
+}
+
 // The second of three blocks is computed again, as in worker/parallel/recompute.h.
 TEST(PlanMemory, WithRecomputeOfEverySecondBlock_StoresTheFirstAndTheThird) {
   EXPECT_EQ(Plan({"parallel.recompute={mode: blocks, every: 2}", "train.model.layers=3"}).activations,

@@ -254,6 +254,39 @@ TEST(Precision, SlowTypesAndScalersWithoutEffect_AreWarnings) {
             "losses scaled");
 }
 
+TEST(LossScale, MinAboveTheInitialScale_IsRefused) {
+  const auto errors = [](const char* scale) {
+    return Read(kGoodJob, {"train.precision=fp16", absl::StrCat("train.loss_scale=", scale)}).Errors();
+  };
+
+  EXPECT_EQ(errors("{initial: 1024, min: 2048}"),
+            "--set train.loss_scale={initial: 1024, min: 2048}: train.loss_scale.min: is 2048, above "
+            "train.loss_scale.initial, 1024, so that the first overflow would raise the scale; give a smaller min or a "
+            "larger initial");
+  EXPECT_EQ(errors("{initial: 1024, min: 1024}") + errors("{initial: 1}") + errors("{window: 10}"), "");
+  EXPECT_EQ(errors("{initial: 0.5, static: true}"), "") << "a static scale has no minimum";
+}
+
+TEST(LossScale, OfAStaticScale_WarnsOfTheKeysThatWouldChangeIt) {
+  const auto warnings = [](const char* scale) {
+    return Read(kGoodJob, {"train.precision=fp16", "resources.device=cuda", absl::StrCat("train.loss_scale=", scale)})
+        .Warnings();
+  };
+
+  EXPECT_EQ(warnings("{static: true, initial: 128, window: 1000}"), "");
+  EXPECT_EQ(warnings("{static: true, window: 500}"),
+            "--set train.loss_scale={static: true, window: 500}: warning: train.loss_scale.window: has no effect: "
+            "train.loss_scale.static is true, so the scale never changes");
+}
+
+TEST(Optimizer, EpsThatIsZeroInFp32_IsRefused) {
+  EXPECT_EQ(Read(kGoodJob, {"train.optimizer.eps=1e-50"}).Errors(),
+            "--set train.optimizer.eps=1e-50: train.optimizer.eps: is 1e-50, which is 0 in fp32, so that the update of "
+            "an element that has had no gradient would be 0 / 0; choose at least 1e-37");
+  EXPECT_EQ(Read(kGoodJob, {"train.optimizer.eps=1e-30"}).Errors(), "");
+  EXPECT_EQ(Read(kGoodJob, {"train.optimizer.eps=1e-50", "train.precision=fp64"}).Errors(), "");
+}
+
 TEST(Clipping, IsByNormOrByValue) {
   EXPECT_EQ(Read(kGoodJob, {"train.optimizer={clip_norm: 1, clip_value: 0.5}"}).Errors(),
             "--set train.optimizer={clip_norm: 1, clip_value: 0.5}: train.optimizer.clip_value: cannot be "

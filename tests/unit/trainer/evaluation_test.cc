@@ -79,6 +79,17 @@ TEST_F(EvaluationTest, EvaluationLoss_DoesNotDependOnTheNumberOfRanks) {
   EXPECT_EQ(losses[0], losses[2]);
 }
 
+// With fsdp, ranks wait for one another in each pass, also in the evaluations after every second step.
+TEST_F(EvaluationTest, TimesOfAStep_CountEachWaitOnceAndNoneOfAnEvaluation) {
+  const auto all = Run(Order("run", {"fsdp", 3}, 6));
+
+  const std::vector<StepRecord> steps = all->links[0]->steps();
+  ASSERT_EQ(steps.size(), 6u);
+  for (const StepRecord& step : steps) {
+    EXPECT_LE(step.compute_s + step.exposed_communication_s, step.step_s + 1e-6) << "step " << step.step;
+  }
+}
+
 TEST_F(EvaluationTest, RunThatIsInterrupted_EndsAfterTheSameStep) {
   StartOrder order = Impatient("run", {"fsdp", 2});
   order.config.steps = 3;
@@ -120,6 +131,7 @@ TEST_F(EvaluationTest, JobThatHadEnded_MakesNoFurtherStepWhenItIsRestarted) {
 
   ExpectEndAfter(*all, 6);
   EXPECT_THAT(all->links[0]->steps(), IsEmpty());
+  EXPECT_THAT(all->logs[0].str(), HasSubstr("finished after step 6\n")) << "no step was made, so no loss is known";
 }
 
 TEST_F(EvaluationTest, RunThatHadEnded_ContinuesIfTheUserResumesIt) {
