@@ -192,13 +192,14 @@ absl::Status CheckOptions(const std::string& out, const ExportOptions& options) 
                                                  "'; expected 1 byte or more, and F64, F32, F16 or BF16"));
 }
 
-// Copies those of `names` that exist in the folder `from` and are not in `written`, and adds them to `written`.
+// Copies those of `names` that exist in the folder `from` and are not in `written`, and adds them to `written`. The
+// checkpoint names the folder, which may be another user's.
 absl::Status CopyFiles(const std::string& from, absl::Span<const char* const> names, const std::string& to,
                        FileSystem& file_system, std::set<std::string>& written) {
   for (const char* name : names) {
     const std::string source = JoinPath(from, name);
     if (written.count(name) > 0 || !FileExists(source)) continue;
-    ASSIGN_OR_RETURN(const std::string bytes, ReadFile(source, kCopiedBytesMax));
+    ASSIGN_OR_RETURN(const std::string bytes, ReadFileToPassOn(source, kCopiedBytesMax));
     RETURN_IF_ERROR(WriteText(JoinPath(to, name), bytes, file_system));
     written.insert(name);
   }

@@ -124,25 +124,6 @@ absl::StatusOr<Peer> ConnectUnix(absl::string_view path, const std::string& text
   return peer;
 }
 
-absl::StatusOr<Peer> ConnectLocally(const std::string& address) {
-  if (auto path = SplitUnixAddress(address); path.has_value()) return ConnectUnix(*path, address);
-  ASSIGN_OR_RETURN(const std::vector<Address> addresses, Resolve(address));
-  absl::Status failed = absl::UnavailableError(absl::StrCat(address, " is not an address of this machine"));
-  for (const Address& at : addresses) {
-    absl::StatusOr<Peer> peer = ConnectTcp(at);
-    if (peer.ok()) return peer;
-    failed = peer.status();
-  }
-  return failed;
-}
-
-absl::Status AwaitGreeting(const Peer& peer, absl::Duration wait) {
-  pollfd greeting = {.fd = peer.fd, .events = POLLIN, .revents = 0};
-  if (poll(&greeting, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) == 1) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("the program that listens at ", peer.address, " has sent nothing for ", absl::FormatDuration(wait)));
-}
-
 // `owner` is the owner of the token file that the user named.
 absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
   if (peer.users.empty() && !owner.has_value()) {
@@ -166,6 +147,35 @@ absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
       "a program of user ", absl::StrJoin(untrusted, ", "), " listens at ", peer.address, ", but this program runs as ",
       UserText(geteuid()),
       ", so nothing was sent there. If that is the coordinator, name a token file of that user (token_file)"));
+}
+
+// A name such as localhost may have several addresses, and another user may listen at one that the coordinator does not
+// use. Returns the first trusted peer; if there is none, the first peer.
+absl::StatusOr<Peer> ConnectLocally(const std::string& address, const std::optional<uid_t>& owner) {
+  if (auto path = SplitUnixAddress(address); path.has_value()) return ConnectUnix(*path, address);
+  ASSIGN_OR_RETURN(const std::vector<Address> addresses, Resolve(address));
+  absl::Status failed = absl::UnavailableError(absl::StrCat(address, " is not an address of this machine"));
+  Peer untrusted;  // fd -1: there is none
+  for (const Address& at : addresses) {
+    absl::StatusOr<Peer> peer = ConnectTcp(at);
+    if (!peer.ok()) {
+      failed = peer.status();
+      continue;
+    }
+    const bool is_trusted = CheckPeer(*peer, owner).ok();
+    if (untrusted.fd >= 0) close(is_trusted ? untrusted.fd : peer->fd);
+    if (is_trusted) return peer;
+    if (untrusted.fd < 0) untrusted = *std::move(peer);
+  }
+  if (untrusted.fd < 0) return failed;
+  return untrusted;
+}
+
+absl::Status AwaitGreeting(const Peer& peer, absl::Duration wait) {
+  pollfd greeting = {.fd = peer.fd, .events = POLLIN, .revents = 0};
+  if (poll(&greeting, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) == 1) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the program that listens at ", peer.address, " has sent nothing for ", absl::FormatDuration(wait)));
 }
 
 // Callers treat PermissionDenied as an untrusted peer, so problems with the token file become InvalidArgument.
@@ -201,7 +211,7 @@ absl::StatusOr<CoordinatorChannel> DialCoordinator(const DialOptions& options,
     dialed.channel = grpc::CreateCustomChannel(options.address, MakeChannelCredentials(), arguments);
     return dialed;
   }
-  ASSIGN_OR_RETURN(const Peer peer, ConnectLocally(options.address));
+  ASSIGN_OR_RETURN(const Peer peer, ConnectLocally(options.address, owner));
   absl::Cleanup close_fd = [fd = peer.fd] { close(fd); };
   dialed.address = peer.address;
   auto find_token_and_check_peer = [&]() -> absl::Status {

@@ -4,7 +4,8 @@
 // orders to a daemon. Connections within this machine are therefore made here, and their peer is checked before gRPC
 // gets the socket: the listening socket must belong to a trusted user before and after connecting (for Unix sockets the
 // kernel names the peer). The trusted users are the user of this program, root, and the owner of the token file in the
-// options. The channel never reconnects on its own; after it has failed, the caller dials again.
+// options. Of the addresses of a name such as localhost, one where a trusted user listens is preferred. The channel
+// never reconnects on its own; after it has failed, the caller dials again.
 //
 //   ASSIGN_OR_RETURN(CoordinatorChannel dialed, DialCoordinator({.address = "127.0.0.1:7070"}, arguments));
 //   auto stub = v1::JobService::NewStub(dialed.channel);

@@ -115,6 +115,22 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, uint64_t ma
   return ReadToEnd(fd, path, max_bytes);
 }
 
+absl::StatusOr<std::string> ReadFileToPassOn(const std::string& path, uint64_t max_bytes) {
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
+  struct stat file = {}, named = {};
+  // What has the name is inspected after the file was opened, so that an exchange in between is noticed.
+  const bool is_known = fstat(fd, &file) == 0 && lstat(path.c_str(), &named) == 0;
+  const bool is_link = is_known && S_ISLNK(named.st_mode);
+  const bool is_own_link = named.st_uid == geteuid() || named.st_uid == 0;
+  const bool is_file = is_known && named.st_dev == file.st_dev && named.st_ino == file.st_ino;
+  if (is_file || (is_link && (is_own_link || named.st_uid == file.st_uid))) return ReadToEnd(fd, path, max_bytes);
+  close(fd);
+  if (!is_link) return absl::UnavailableError(absl::StrCat(path, " has just been replaced; try again"));
+  return absl::PermissionDeniedError(absl::StrCat(path, " is a symbolic link of user ", named.st_uid,
+                                                  " to a file of user ", file.st_uid,
+                                                  ", which may be private; put a copy of the file in its place"));
+}
+
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view data, mode_t mode) {
   std::string temporary = absl::StrCat(path, ".tmp-", getpid());
   int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);

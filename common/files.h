@@ -40,6 +40,10 @@ inline constexpr mode_t kPrivateFolderMode = 0700;
 absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t mode = kPrivateFileMode);
 // ReadFile with the checks of OpenRegularFile: for folders that other users or programs may have written to.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, uint64_t max_bytes = uint64_t{1} << 30);
+// ReadRegularFile for a file whose content is passed on, from a folder that another user may have made: a symbolic link
+// there could lead to a private file of this user. Possible errors: also PermissionDenied: the path is a symbolic link
+// of another user, to a file that is not that user's. Unavailable: the file has just been replaced.
+absl::StatusOr<std::string> ReadFileToPassOn(const std::string& path, uint64_t max_bytes = uint64_t{1} << 30);
 
 // Replaces `path` atomically: temporary name, fsync, rename, fsync of the folder. A crash leaves the old or the new
 // file. The file has `mode` minus the umask.

@@ -1,5 +1,9 @@
 #include "coordinator/http/http_front.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -40,12 +44,26 @@ constexpr char kWatchSuffix[] = "/watch";
 constexpr char kFirstEvent[] = "retry: 1000\n\n";
 constexpr size_t kNameBytes = 64;
 
-bool NamesThisMachine(absl::optional<absl::string_view> host) {
-  if (!host.has_value()) return false;
-  absl::string_view name = *host;
+// The name or address in the header Host, without port and brackets.
+std::string NameInHost(absl::string_view host) {
+  absl::string_view name = host;
   if (absl::optional<HostPort> split = SplitHostPort(name)) name = split->host;
   if (absl::StartsWith(name, "[") && absl::EndsWith(name, "]")) name = name.substr(1, name.size() - 2);
-  return IsLoopbackHost(absl::AsciiStrToLower(name));
+  return absl::AsciiStrToLower(name);
+}
+
+bool NamesThisMachine(absl::optional<absl::string_view> host) {
+  return host.has_value() && IsLoopbackHost(NameInHost(*host));
+}
+
+// Whether the host is an address, or a name without a domain, which no web site on the internet has. A web site can let
+// its own name lead to this port (DNS rebinding); its page and this port are then one site for browsers.
+bool IsAddressOrPlainName(absl::string_view host) {
+  const std::string name = NameInHost(host);
+  in6_addr ignored = {};
+  const bool is_address =
+      inet_pton(AF_INET, name.c_str(), &ignored) == 1 || inet_pton(AF_INET6, name.c_str(), &ignored) == 1;
+  return is_address || !absl::StrContains(name, ".");
 }
 
 // Whether a browser says that a page of another site makes the request.
@@ -151,6 +169,7 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
   // The caller is checked before the path, so that a caller without access does not even learn which jobs exist.
   const absl::StatusOr<Role> role = options_.role_of(head.header("authorization"));
   if (!role.ok()) return refuse(role.status());
+  if (absl::Status host = CheckHost(head); !host.ok()) return refuse(host);
   target->caller.role = *role;
   if (!is_call) return absl::nullopt;
   target->method = FindJobMethod(head.path.substr(sizeof kMethodPrefix - 1));
@@ -174,6 +193,20 @@ absl::optional<HttpResponse> HttpFront::Decide(const HttpRequest& head, Target* 
     target->caller.by = *std::move(by);
   }
   return absl::nullopt;
+}
+
+// A token proves that no page of another site makes the request, because no such page knows the token. Where none is
+// required and this machine has other names than localhost, only the header Host shows it.
+absl::Status HttpFront::CheckHost(const HttpRequest& head) const {
+  if (options_.loopback || !options_.is_open() || IsAddressOrPlainName(head.header("host").value_or(""))) {
+    return absl::OkStatus();
+  }
+  return AddReason(
+      absl::PermissionDeniedError("this coordinator requires no token, so another web site could have made the "
+                                  "request, by a name of its own for this address: put the address, or the name of "
+                                  "the host without its domain, into the URL, or start the coordinator with "
+                                  "--token-file"),
+      reasons::kOtherSite);
 }
 
 absl::Status HttpFront::CheckMayOperate(Role role) const {

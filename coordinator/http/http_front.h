@@ -11,9 +11,10 @@
 //
 // Access: data requires the token that the gRPC API requires, in the header Authorization, never in an address. Methods
 // that change something require the token of operators, even where gRPC requires none; without `allow_plaintext` they
-// are refused on a port that other hosts can reach. Requests that a page of another site makes are refused: on a
-// loopback port Host must name this machine (against DNS rebinding), Origin and Sec-Fetch-Site must be those of the
-// page, and a body must be declared as JSON, which browsers send for other sites only after a preflight request.
+// are refused on a port that other hosts can reach. Requests that a page of another site makes are refused: Host must
+// name this machine on a loopback port, and must have no domain on other ports without a token (against DNS rebinding),
+// Origin and Sec-Fetch-Site must be those of the page, and a body must be declared as JSON, which browsers send for
+// other sites only after a preflight request.
 //
 // Thread-safe if the functions of the options are.
 #pragma once
@@ -63,6 +64,7 @@ class HttpFront {
     Caller caller = {};
   };
   absl::optional<HttpResponse> Decide(const HttpRequest& head, Target* target) const;
+  absl::Status CheckHost(const HttpRequest& head) const;
   absl::Status CheckMayOperate(Role role) const;
   HttpResponse WhoAmI(Role role) const;
   void Watch(const HttpRequest& request, const std::string& topic, const std::shared_ptr<HttpExchange>& exchange) const;

@@ -241,4 +241,6 @@ def test_the_pods_of_helm_test_and_helm_uninstall_are_valid_and_may_connect():
 def test_the_notes_name_the_secret_and_the_namespace():
     (answer,) = charts.answers({"values": {"tokenSecret": "mine"}, "namespace": "training"})
 
-    assert "--namespace training create secret generic mine" in answer["texts"]["NOTES.txt"]
+    notes = answer["texts"]["NOTES.txt"]
+    assert "--namespace training create secret generic mine" in notes
+    assert "--from-literal" not in notes, "every user of the host can read the arguments of a program"

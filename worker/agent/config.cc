@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -17,6 +16,7 @@
 #include "common/limits.h"
 #include "common/man_page.h"
 #include "common/strict_yaml.h"
+#include "common/user.h"
 #include "common/user_path.h"
 #include "common/version.h"
 #include "trainyard/v1/config.pb.h"
@@ -224,21 +224,16 @@ absl::Status ToStatus(const std::vector<std::string>& problems) {
 }  // namespace
 
 StatePlace DefaultState(const std::string& coordinator, const std::string& name) {
-  const char* given = getenv("XDG_STATE_HOME");
-  const char* home = getenv("HOME");
   std::string own_root;
-  std::string base;
-  if (given != nullptr && *given == '/') {
-    base = given;
-  } else if (home != nullptr && *home == '/') {
-    base = JoinPath(home, ".local/state");
-  } else {
-    base = own_root = absl::StrCat("/var/tmp/trainyard-state-", geteuid());
+  absl::StatusOr<std::string> base = UserStateFolder();
+  if (!base.ok()) {
+    own_root = absl::StrCat("/var/tmp/trainyard-state-", geteuid());
+    base = own_root;
   }
   std::string key = absl::StrCat(coordinator, "-", name);
   std::replace_if(
       key.begin(), key.end(), [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '.'; }, '_');
-  return {.path = JoinPath(JoinPath(base, "trainyard"), key), .own_root = std::move(own_root)};
+  return {.path = JoinPath(JoinPath(*base, "trainyard"), key), .own_root = std::move(own_root)};
 }
 
 absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {

@@ -49,9 +49,9 @@ struct StatePlace {
   std::string path;           // of the state folder
   std::string own_root = {};  // as in Config
 };
-// Returns `${XDG_STATE_HOME:-~/.local/state}/trainyard/<coordinator>-<name>`, or a path in a folder of the user below
-// /var/tmp if there is no home folder. The path depends on user, coordinator and name, so that two daemons do not use
-// the same folder by accident.
+// Returns `<the user's state folder>/trainyard/<coordinator>-<name>` (UserStateFolder), or a path in a folder of the
+// user below /var/tmp if there is no state folder. The path depends on user, coordinator and name, so that two daemons
+// do not use the same folder by accident.
 StatePlace DefaultState(const std::string& coordinator, const std::string& name);
 
 }  // namespace trainyard::agent

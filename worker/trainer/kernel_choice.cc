@@ -1,10 +1,7 @@
 #include "worker/trainer/kernel_choice.h"
 
 #include <fcntl.h>
-#include <pwd.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,6 +22,7 @@
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
+#include "common/user.h"
 #include "common/version.h"
 #include "models/model_description.h"
 
@@ -166,18 +164,8 @@ absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
 }
 
 absl::StatusOr<std::string> KernelSpeedsFolder() {
-  std::string base;
-  if (const char* state_home = getenv("XDG_STATE_HOME"); state_home != nullptr && *state_home == '/') {
-    base = state_home;
-  }
-  if (const char* home = getenv("HOME"); base.empty() && home != nullptr && *home == '/') {
-    base = JoinPath(home, ".local/state");
-  }
-  if (const passwd* entry = getpwuid(getuid()); base.empty() && entry != nullptr && *entry->pw_dir == '/') {
-    base = JoinPath(entry->pw_dir, ".local/state");
-  }
-  if (base.empty()) return absl::NotFoundError("this user has no home folder");
-  return absl::StrCat(base, "/trainyard/kernels");
+  ASSIGN_OR_RETURN(const std::string state, UserStateFolder());
+  return JoinPath(state, "trainyard/kernels");
 }
 
 std::string CpuKey() {

@@ -61,8 +61,8 @@ absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
 // Identifies this CPU and version: the vendor, family, model, stepping and vector instructions of /proc/cpuinfo.
 std::string CpuKey();
 
-// Returns the folder with the stored speeds, from the environment and the password database. Possible errors: NotFound:
-// this user has no home folder.
+// Returns the folder with the stored speeds, which is in the user's state folder. Possible errors: those of
+// UserStateFolder.
 absl::StatusOr<std::string> KernelSpeedsFolder();
 // The file in that folder with the speeds of this CPU for some shapes.
 std::string KernelSpeedsName(absl::string_view cpu_key, const std::vector<ProductShape>& shapes);

@@ -62,6 +62,17 @@ TEST(WorkerConfig, Defaults_AreThoseOfTheSchema) {
   EXPECT_TRUE(config->labels.empty());
 }
 
+TEST(WorkerConfig, DefaultState_IsNotInAFolderOfAnotherUser) {
+  const TemporaryFolder state;
+  setenv("XDG_STATE_HOME", state.path().c_str(), 1);
+  EXPECT_EQ(DefaultState("127.0.0.1:7070", "h1").path, state / "trainyard/127.0.0.1_7070-h1");
+  EXPECT_EQ(DefaultState("127.0.0.1:7070", "h1").own_root, "");
+  if (chown(state.path().c_str(), 65533, 65533) != 0) return;  // only root can change the owner of a folder
+
+  // As in a daemon that root starts with `sudo -E`.
+  EXPECT_THAT(DefaultState("127.0.0.1:7070", "h1").path, Not(StartsWith(state.path())));
+}
+
 TEST(WorkerConfig, Labels_ComeFromTheFileUnlessFlagsGiveThem) {
   ConfigFile file("coordinator: 127.0.0.1:1\nlabels: [rack=r1, zone=a]\nmetrics: 127.0.0.1:0\n");
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -203,6 +204,20 @@ TEST_F(HuggingFaceFolderTest, FileThatIsNoTokenizer_IsNotExported) {
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
     EXPECT_FALSE(FileExists(folder_ / "out"));
   }
+}
+
+TEST_F(HuggingFaceFolderTest, LinkOfAnotherUserToAPrivateFile_IsNotExported) {
+  const std::string theirs = folder_ / "theirs", link = JoinPath(theirs, "tokenizer_config.json");
+  ASSERT_TRUE(MakeFolders(theirs).ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "secret", "{\"auths\": {}}").ok());
+  std::filesystem::create_symlink(folder_ / "secret", link);
+  if (lchown(link.c_str(), 65533, 65533) != 0) return;  // only root can change the owner of a file
+
+  const absl::Status refused =
+      ExportModel(*Saved(), kSizes, folder_ / "out", FileSystem::Real(), {.tokenizer = theirs});
+
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_FALSE(FileExists(folder_ / "out"));
 }
 
 TEST_F(HuggingFaceFolderTest, FailedExport_LeavesNothing) {

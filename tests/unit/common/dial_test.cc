@@ -29,16 +29,31 @@ using ::testing::HasSubstr;
 
 constexpr uid_t kStranger = 65533;
 
-// A process that listens as `user`, on loopback, or at `path` if one is given.
+// Returns a socket that listens at this port of ::1, or -1.
+int ListenAtLoopback6(uint16_t port) {
+  sockaddr_in6 at = {};
+  at.sin6_family = AF_INET6;
+  at.sin6_addr = in6addr_loopback;
+  at.sin6_port = htons(port);
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  if (fd < 0) return -1;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0 && listen(fd, 8) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// A process that listens as `user`, on loopback, at `path` if one is given, or at `port6` of ::1 if that is not 0.
 class ListeningProcess {
  public:
-  explicit ListeningProcess(uid_t user, const std::string& path = "") {
+  explicit ListeningProcess(uid_t user, const std::string& path = "", uint16_t port6 = 0) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);
     pid_ = fork();
     if (pid_ == 0) {
       const bool runs_as_user = user == geteuid() || setuid(user) == 0;
-      const uint16_t port = runs_as_user ? Listen(path) : 0;
+      uint16_t port = 0;
+      if (runs_as_user && port6 == 0) port = Listen(path);
+      if (runs_as_user && port6 != 0) port = ListenAtLoopback6(port6) >= 0 ? port6 : 0;
       if (write(ready[1], &port, sizeof port) != sizeof port) _exit(1);
       pause();
       _exit(0);
@@ -54,6 +69,7 @@ class ListeningProcess {
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  uint16_t port() const { return port_; }
 
  private:
   // Returns the port of the listener, 1 for a path, or 0 if it could not listen.
@@ -119,6 +135,24 @@ TEST_F(DialTest, Localhost_UsesTheTokenOfTheAddressThatAnswers) {
 
   ASSERT_TRUE(dialed.ok()) << dialed.status();
   EXPECT_EQ(dialed->token, "0123456789abcdef");
+}
+
+TEST_F(DialTest, Localhost_PrefersTheAddressWhereATrustedUserListens) {
+  if (geteuid() != 0) return;  // only root can start a process of another user
+  ListeningProcess listener(geteuid());
+  const int probe = ListenAtLoopback6(listener.port());
+  if (probe < 0) return;  // there is no IPv6 here, or the port is in use
+  close(probe);
+  ListeningProcess stranger(kStranger, "", listener.port());
+  ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
+  const std::string localhost = absl::StrCat("localhost:", listener.port());
+
+  auto dialed = Dial({.address = localhost, .requires_trusted_peer = true});
+
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  EXPECT_EQ(dialed->address, listener.address());
+  EXPECT_EQ(dialed->token, "0123456789abcdef");
+  EXPECT_EQ(Dial({.address = localhost})->address, listener.address()) << "a job must not go to the stranger, either";
 }
 
 TEST_F(DialTest, NoListener_IsUnavailable) {

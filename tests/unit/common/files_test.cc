@@ -43,6 +43,22 @@ TEST_F(FilesTest, Errors_NameThePathAndHaveACode) {
       << "no file system accepts so long a name";
 }
 
+TEST_F(FilesTest, FileToPassOn_IsNotReadThroughALinkOfAnotherUser) {
+  constexpr uid_t kStranger = 65533;
+  const std::string file = JoinPath(folder_, "file"), link = JoinPath(folder_, "link");
+  ASSERT_TRUE(WriteFileAtomically(file, "private").ok());
+  std::filesystem::create_symlink(file, link);
+  EXPECT_EQ(ReadFileToPassOn(file).value_or(""), "private");
+  EXPECT_EQ(ReadFileToPassOn(link).value_or(""), "private") << "this user has made the link";
+  EXPECT_TRUE(absl::IsFailedPrecondition(ReadFileToPassOn(folder_).status()));
+  if (lchown(link.c_str(), kStranger, kStranger) != 0) return;  // only root can change the owner of a file
+
+  EXPECT_TRUE(absl::IsPermissionDenied(ReadFileToPassOn(link).status()));
+
+  ASSERT_EQ(chown(file.c_str(), kStranger, kStranger), 0);
+  EXPECT_EQ(ReadFileToPassOn(link).value_or(""), "private") << "both belong to one user, as in a cache of downloads";
+}
+
 TEST_F(FilesTest, Lock_HasOneHolder) {
   std::string path = JoinPath(folder_, ".lock");
   auto first = FileLock::Acquire(path, absl::ZeroDuration());

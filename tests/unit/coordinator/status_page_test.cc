@@ -207,6 +207,22 @@ TEST_F(StatusPageTest, OnLoopback_HostMustNameThisMachine) {
   EXPECT_THAT(asked_, SizeIs(0));
 }
 
+TEST_F(StatusPageTest, WithoutAToken_AWebSiteCannotReadByANameOfItsOwn) {
+  const auto get = [this](const std::string& host) {
+    return Answer(
+        absl::StrCat("GET /api/v1/jobs/abc HTTP/1.1\r\nHost: ", host, "\r\nAuthorization: Bearer right\r\n\r\n"),
+        /*loopback=*/false);
+  };
+  for (const char* host : {"10.0.0.1:7071", "10.0.0.1", "[fd00::1]:7071", "head:7071", "head", "localhost:7071"}) {
+    EXPECT_THAT(get(host), StartsWith("HTTP/1.1 200 ")) << host;
+  }
+  for (const char* host : {"evil.example:7071", "evil.example", "10.0.0.1.evil.example:7071"}) {
+    EXPECT_THAT(get(host), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr(reasons::kOtherSite))) << host;
+  }
+  requires_token_ = true;
+  EXPECT_THAT(get("head.example:7071"), StartsWith("HTTP/1.1 200 ")) << "no other web site knows the token";
+}
+
 TEST_F(StatusPageTest, Job_IsTheMessageOfTheApi_WithAReducedSpec) {
   v1::Job job;
   job.set_job_id("abc");

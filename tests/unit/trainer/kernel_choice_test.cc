@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -106,6 +108,15 @@ TEST(AgreeOnLever, KeysThatBeginAlike_AreDifferent) {
 TEST(AgreeOnLever, MissingRank_IsAnError) {
   MemoryStore values;
   EXPECT_TRUE(absl::IsDeadlineExceeded(AgreeOnLever(values, 1, "zen", true, absl::Milliseconds(10)).status()));
+}
+
+TEST(KernelSpeedsFolder, IsNotInAFolderOfAnotherUser) {
+  const TemporaryFolder state;
+  setenv("XDG_STATE_HOME", state.path().c_str(), 1);
+  EXPECT_EQ(KernelSpeedsFolder().value_or(""), state / "trainyard/kernels");
+  if (chown(state.path().c_str(), 65533, 65533) != 0) return;  // only root can change the owner of a folder
+
+  EXPECT_NE(KernelSpeedsFolder().value_or(""), state / "trainyard/kernels");
 }
 
 class KernelSpeedsFile : public testing::Test {
