@@ -50,6 +50,17 @@ std::string TableProblem(const std::string& path, bool is_parquet) {
                       ").to_json(sys.argv[2], orient='records', lines=True, force_ascii=False)\" ", path, " OUT.jsonl");
 }
 
+// The first folder of a pattern that could not be listed, and why: glob passes no object to its callback.
+thread_local std::string unlisted_folder;
+
+// Called by glob for each folder that it cannot list; without this function, it would pass the folder over in silence.
+// A folder that does not exist (any more) matches nothing.
+int OnUnlistedFolder(const char* path, int error) {
+  if (error == ENOENT) return 0;
+  unlisted_folder = absl::StrCat(path, " cannot be listed (", std::strerror(error), ")");
+  return 1;
+}
+
 // Collects the files that the options name, and all problems with them.
 class Search {
  public:
@@ -145,20 +156,27 @@ class Search {
   }
 
   void AddGlob(const std::string& pattern) {
-    glob_t matches;
-    int result = glob(pattern.c_str(), 0, nullptr, &matches);
+    const size_t before = files_.size(), problems_before = problems_.size();
+    glob_t matches = {};
+    unlisted_folder = "a folder cannot be listed";
+    int result = glob(pattern.c_str(), 0, OnUnlistedFolder, &matches);
     if (result == 0) {
       for (size_t i = 0; i < matches.gl_pathc; ++i) {
         std::error_code error;
         std::string path = matches.gl_pathv[i];
         fs::is_directory(path, error) ? AddFolder(path) : AddFile(path, /*is_named=*/false, /*may_name_table=*/true);
       }
-      globfree(&matches);
+      if (files_.size() == before && problems_.size() == problems_before) {
+        AddProblem(absl::StrCat(pattern, ": the pattern matches no file that holds data",
+                                suffix_.empty() ? "" : absl::StrCat(" and ends in ", suffix_)));
+      }
     } else if (result == GLOB_NOMATCH) {
       AddProblem(absl::StrCat(pattern, ": the pattern matches nothing"));
     } else {
-      AddProblem(absl::StrCat(pattern, ": the pattern cannot be read"));
+      AddProblem(absl::StrCat(
+          pattern, ": the pattern cannot be read: ", result == GLOB_ABORTED ? unlisted_folder : "memory is short"));
     }
+    globfree(&matches);
   }
 
   const std::string key_, suffix_;

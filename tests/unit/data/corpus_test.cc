@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -115,6 +116,34 @@ TEST_F(CorpusTest, AllProblemsAreReportedTogether) {
   EXPECT_THAT(message, HasSubstr(Path("*.none") + ": the pattern matches nothing"));
   EXPECT_THAT(message, HasSubstr("/dev/null: not a file"));
   EXPECT_THAT(message, Not(HasSubstr("shorter"))) << "the length of missing text is not a separate problem";
+}
+
+TEST_F(CorpusTest, APatternWhoseMatchesHoldNoData_IsRefused) {
+  const std::string text = Write("full/a.txt", "some text");
+  Write("empty/a.txt", "");
+  Write("empty/b.txt", "");
+
+  EXPECT_THAT(MessageOf({.paths = {Path("empty/*.txt")}, .length = 2}),
+              HasSubstr(Path("empty/*.txt") + ": the pattern matches no file that holds data"));
+  EXPECT_THAT(MessageOf({.paths = {text, Path("empty/*.txt")}, .separate = true, .length = 2}),
+              HasSubstr(Path("empty/*.txt") + ": the pattern matches no file that holds data"));
+  EXPECT_THAT(MessageOf({.paths = {text, Path("full/*.txt")}, .suffix = ".bin"}),
+              HasSubstr(Path("full/*.txt") + ": the pattern matches no file that holds data and ends in .bin"));
+  EXPECT_TRUE(Corpus::Open({.paths = {Path("*/a.txt")}, .length = 2}).ok()) << "one of two files is empty";
+}
+
+TEST_F(CorpusTest, AFolderOfAPatternThatCannotBeListed_IsNamed) {
+  Write("a.txt", "some text");
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;  // even root can then list no folder
+
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string message = MessageOf({.paths = {Path("*.txt")}, .length = 2});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+
+  EXPECT_THAT(message, HasSubstr(Path("*.txt") + ": the pattern cannot be read: " + folder_ + " cannot be listed ("));
 }
 
 TEST_F(CorpusTest, TablesAreRefusedWithTheCommandThatExportsThem_ExceptCsvInFolders) {
