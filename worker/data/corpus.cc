@@ -64,7 +64,10 @@ int OnUnlistedFolder(const char* path, int error) {
 // Collects the files that the options name, and all problems with them.
 class Search {
  public:
-  Search(std::string key, std::string suffix) : key_(std::move(key)), suffix_(std::move(suffix)) {}
+  explicit Search(const CorpusOptions& options) : key_(options.key), suffix_(options.suffix) {
+    std::error_code ignored;
+    if (!options.run_folder.empty()) run_folder_ = fs::weakly_canonical(options.run_folder, ignored);
+  }
 
   void Add(const std::string& path) {
     std::error_code error;
@@ -133,7 +136,22 @@ class Search {
     files_.push_back({path, info.st_size, {info.st_dev, info.st_ino}});
   }
 
+  // Whether a folder from which all files are read is the run folder or contains it.
+  bool HoldsRunFolder(const std::string& path) const {
+    if (run_folder_.empty() || !suffix_.empty()) return false;
+    std::error_code error;
+    const fs::path folder = fs::canonical(path, error);
+    if (error) return false;
+    return std::mismatch(folder.begin(), folder.end(), run_folder_.begin(), run_folder_.end()).first == folder.end();
+  }
+
   void AddFolder(const std::string& path) {
+    if (HoldsRunFolder(path)) {
+      return AddProblem(absl::StrCat(path, ": the folder contains checkpoint.dir (", run_folder_.string(),
+                                     "), whose files would become a part of the data; choose another checkpoint.dir, "
+                                     "or name folders and files outside of it in ",
+                                     key_));
+    }
     size_t before = files_.size(), problems_before = problems_.size();
     std::error_code error;
     fs::recursive_directory_iterator it(path, error), end;
@@ -180,6 +198,7 @@ class Search {
   }
 
   const std::string key_, suffix_;
+  fs::path run_folder_;  // empty: folders are not compared with it
   std::vector<Found> files_;
   std::vector<std::string> problems_;
 };
@@ -244,7 +263,7 @@ int64_t Corpus::num_validation_bytes() const {
 }
 
 absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
-  Search search(options.key, options.suffix);
+  Search search(options);
   std::unique_ptr<Corpus> corpus(new Corpus);
   for (const std::string& path : options.paths) {
     search.Add(path);

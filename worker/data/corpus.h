@@ -25,6 +25,7 @@ struct CorpusOptions {
   bool evaluates = false;               // the validation part of at least one group must hold a sample
   std::string key = "train.data.text";  // named in errors
   std::string suffix = {};              // files of folders and globs are used only if they end with it
+  std::string run_folder = {};          // without a suffix: refused inside the folders that are read
 };
 
 // The suffix for files of rows; with any other suffix, CSV files are refused.

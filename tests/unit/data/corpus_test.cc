@@ -146,6 +146,24 @@ TEST_F(CorpusTest, AFolderOfAPatternThatCannotBeListed_IsNamed) {
   EXPECT_THAT(message, HasSubstr(Path("*.txt") + ": the pattern cannot be read: " + folder_ + " cannot be listed ("));
 }
 
+TEST_F(CorpusTest, AFolderThatContainsTheRunFolder_IsRefused_UnlessOnlyFilesWithASuffixAreRead) {
+  const std::string file = Write("data/a.txt", "some text");
+  fs::create_directory_symlink(Path("data"), Path("link"));
+  CorpusOptions options{.paths = {Path("data")}, .length = 2, .run_folder = Path("link/runs/first")};
+
+  EXPECT_THAT(MessageOf(options), HasSubstr(Path("data") + ": the folder contains checkpoint.dir ("));
+  options.paths = {Path("dat*")};
+  EXPECT_THAT(MessageOf(options), HasSubstr(Path("data") + ": the folder contains checkpoint.dir ("));
+  options.suffix = ".txt";
+  EXPECT_TRUE(Corpus::Open(options).ok());
+  options.suffix = "";
+  options.paths = {file};
+  EXPECT_TRUE(Corpus::Open(options).ok()) << "a file that is named";
+  options.paths = {Path("data")};
+  options.run_folder = Path("data-runs/first");
+  EXPECT_TRUE(Corpus::Open(options).ok());
+}
+
 TEST_F(CorpusTest, TablesAreRefusedWithTheCommandThatExportsThem_ExceptCsvInFolders) {
   const std::string parquet = Write("a.data", "PAR1...PAR1"), csv = Write("b.csv", "x,y\n1,2\n");
   const std::string message = MessageOf({.paths = {parquet, csv}, .length = 1});

@@ -105,6 +105,20 @@ TEST_F(DataSourcesTest, HeldOutFilesThatAreTrainedOn_OrTooShort_AreRefusedTogeth
                     HasSubstr("train.data.held_out: the text is 12 bytes, shorter than one sample")));
 }
 
+TEST_F(DataSourcesTest, AFolderOfTextThatContainsTheRunFolder_IsRefusedForANewRun) {
+  StartOrder order = DoubleOrder("run", {"ddp", 1}, 2);
+  order.config.data = {.text = {folder_.path()}, .validation = 0};
+  std::ostringstream log;
+  RankData refused, opened;
+
+  const absl::Status status = OpenData(order, refused, log);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the folder contains checkpoint.dir ("));
+
+  order.restart_step = 1;
+  EXPECT_TRUE(OpenData(order, opened, log).ok()) << "a run that goes on is compared with its checkpoint";
+}
+
 TEST_F(DataSourcesTest, CsvFilesWithOtherColumns_AreRefused_InABlendAndHeldOut) {
   const std::string first = folder_ / "first.csv", swapped = folder_ / "swapped.csv";
   std::ofstream(first) << "x,y,kind\n1,2,0\n3,4,1\n";
