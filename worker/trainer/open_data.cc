@@ -259,7 +259,7 @@ const std::vector<std::string>& PathsOf(const TrainConfig::Data& config, DataFor
 }
 
 // The run folder, which a folder of text must not contain: a restart would find checkpoints among the data, and refuse
-// to resume. Empty if training goes on, because the data is then compared with that of the checkpoint.
+// to resume. Empty if the run resumes, because its data is then compared with that of the checkpoint.
 std::string RunFolderToAvoid(const StartOrder& order) {
   return order.resume || order.restart_step.has_value() ? "" : order.config.checkpoint_dir;
 }

@@ -63,7 +63,8 @@ TEST_F(PiecesTest, ADocument_HasTheTokensOfTheTemplate_AndOneEndToken) {
 TEST_F(PiecesTest, ATokenizerWithoutCommonLetters_KeepsItsTemplate) {
   const TemporaryFolder folder;
   std::ofstream(folder / "tokenizer.json") << R"({"version": "1.0",
-      "added_tokens": [{"id": 2, "content": "<begin>", "special": true}, {"id": 3, "content": "<end>", "special": true}],
+      "added_tokens": [{"id": 2, "content": "<begin>", "special": true},
+                       {"id": 3, "content": "<end>", "special": true}],
       "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<begin>", "type_id": 0}},
           {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"<begin>": {"id": "<begin>", "ids": [2]}}},
       "model": {"type": "BPE", "vocab": {"G": 0, "T": 1}, "merges": []}})";

@@ -116,7 +116,7 @@ TEST_F(DataSourcesTest, AFolderOfTextThatContainsTheRunFolder_IsRefusedForANewRu
   EXPECT_THAT(std::string(status.message()), HasSubstr("the folder contains checkpoint.dir ("));
 
   order.restart_step = 1;
-  EXPECT_TRUE(OpenData(order, opened, log).ok()) << "a run that goes on is compared with its checkpoint";
+  EXPECT_TRUE(OpenData(order, opened, log).ok()) << "a run that resumes is compared with its checkpoint";
 }
 
 TEST_F(DataSourcesTest, CsvFilesWithOtherColumns_AreRefused_InABlendAndHeldOut) {
