@@ -29,11 +29,18 @@ namespace fs = std::filesystem;
 
 constexpr size_t kProblemsShown = 10;
 
-// Whether the file begins with the magic number of Parquet.
-bool IsParquet(const std::string& path) {
-  char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-  return std::memcmp(magic, "PAR1", sizeof magic) == 0;
+// The first bytes of a file, which tell the formats below apart.
+std::string FirstBytes(const std::string& path) {
+  char bytes[4] = {};
+  std::ifstream(path, std::ios::binary).read(bytes, sizeof bytes);
+  return {bytes, sizeof bytes};
+}
+
+// The command that unpacks a compressed file with these first bytes; empty: it is not compressed.
+absl::string_view UnpackerOf(absl::string_view first_bytes) {
+  if (absl::StartsWith(first_bytes, "\x1f\x8b\x08")) return "gunzip";
+  if (absl::StartsWith(first_bytes, "\x28\xb5\x2f\xfd")) return "unzstd";
+  return absl::StartsWith(first_bytes, "PK\x03\x04") ? "unzip" : "";
 }
 
 // Why a file of a table cannot be used, with the command that exports it.
@@ -131,8 +138,15 @@ class Search {
     // The CSV files of a folder may be meant as text.
     const bool is_csv =
         may_name_table && suffix_ != kCsvFileSuffix && (absl::EndsWith(path, ".csv") || absl::EndsWith(path, ".tsv"));
-    const bool is_parquet = IsParquet(path);
+    const std::string first_bytes = FirstBytes(path);
+    const bool is_parquet = first_bytes == "PAR1";
     if (is_csv || is_parquet) return AddProblem(TableProblem(path, is_parquet));
+    // Files of tokens and rows have a suffix. Their tokens may begin with any bytes.
+    const absl::string_view unpacker = may_name_table && suffix_.empty() ? UnpackerOf(first_bytes) : "";
+    if (!unpacker.empty()) {
+      return AddProblem(absl::StrCat(path, ": is compressed; unpack it (", unpacker, " ", path,
+                                     ") and name the unpacked file instead"));
+    }
     files_.push_back({path, info.st_size, {info.st_dev, info.st_ino}});
   }
 

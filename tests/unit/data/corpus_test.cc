@@ -174,6 +174,18 @@ TEST_F(CorpusTest, TablesAreRefusedWithTheCommandThatExportsThem_ExceptCsvInFold
   EXPECT_THAT(MessageOf({.paths = {folder_}, .length = 1}), AllOf(HasSubstr("Parquet"), Not(HasSubstr("CSV"))));
 }
 
+TEST_F(CorpusTest, ACompressedFileThatIsNamedOrMatched_IsRefused) {
+  const std::string gzip = Write("a.gz", "\x1f\x8b\x08 some bytes"), zstd = Write("b.zst", "\x28\xb5\x2f\xfd bytes");
+  const std::string tokens = Write("c.bin", "\x1f\x8b\x08 some bytes");
+
+  const std::string message = MessageOf({.paths = {gzip, Path("*.zst")}, .length = 2});
+
+  EXPECT_THAT(message, HasSubstr(gzip + ": is compressed; unpack it (gunzip " + gzip + ")"));
+  EXPECT_THAT(message, HasSubstr(zstd + ": is compressed; unpack it (unzstd " + zstd + ")"));
+  EXPECT_TRUE(Corpus::Open({.paths = {folder_}, .length = 2}).ok()) << "a folder may hold any files";
+  EXPECT_TRUE(Corpus::Open({.paths = {tokens}, .suffix = ".bin"}).ok()) << "tokens may be any bytes";
+}
+
 TEST_F(CorpusTest, OnlyTenProblemsAreShown_WithTheNumberOfOthers) {
   CorpusOptions options{.length = 4};
   for (int i = 0; i < 40; ++i) options.paths.push_back(Path(absl::StrCat("missing-", i)));
