@@ -182,6 +182,19 @@ void ReadTemplate(const JsonPart& json, int depth, BpeTokenizerParts& parts) {
   parts.after.insert(parts.after.end(), after.begin(), after.end());
 }
 
+// Refuses tokens of the template that are beyond the vocabulary: no embedding has a row for them.
+void CheckTemplate(const JsonPart& json, const Bpe& model, const BpeTokenizerParts& parts) {
+  int32_t last = model.max_id();
+  for (const AddedToken& token : parts.added) last = std::max(last, token.id);
+  for (const std::vector<int32_t>* ids : {&parts.before, &parts.after}) {
+    for (const int32_t id : *ids) {
+      if (id <= last) continue;
+      json.Problem(
+          absl::StrCat("it puts a token with the id ", id, " around a text, but the last token has the id ", last));
+    }
+  }
+}
+
 std::string HashOf(absl::string_view file, const BpeSurroundings& around) {
   Hasher hasher;
   hasher.Add(file);
@@ -224,6 +237,7 @@ absl::StatusOr<std::unique_ptr<BpeTokenizer>> ReadBpeTokenizer(absl::string_view
   if (!model.ok()) problems.push_back(absl::StrCat("model: ", model.status().message()));
   if (!problems.empty()) return Refusal(name, std::move(problems));
   parts.added = NumberAdded(json, around, *model);
+  CheckTemplate(json.At("post_processor"), *model, parts);
   if (!problems.empty()) return Refusal(name, std::move(problems));
   parts.hash = HashOf(file, around);
   const auto id_of = [&](const std::string& token) {

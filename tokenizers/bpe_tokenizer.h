@@ -40,6 +40,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special = false) const override;
   int64_t vocabulary() const override;
   SpecialIds special() const override { return parts_.special; }
+  TokensAround around() const override { return {parts_.before, parts_.after}; }
   int32_t IdOf(absl::string_view token) const override;
   std::string TokenOf(int32_t id) const override;
   size_t NextSafeCut(absl::string_view text, size_t from) const override;

@@ -43,6 +43,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special = false) const override;
   int64_t vocabulary() const override;
   SpecialIds special() const override { return special_; }
+  TokensAround around() const override {
+    return settings_.has_value() ? TokensAround{settings_->before, settings_->after} : TokensAround{};
+  }
   int32_t IdOf(absl::string_view token) const override;
   std::string TokenOf(int32_t id) const override;
   size_t NextSafeCut(absl::string_view text, size_t from) const override;

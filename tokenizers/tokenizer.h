@@ -34,6 +34,11 @@ struct SpecialIds {
   int32_t unknown = -1;
 };
 
+// The tokens that the file's template puts around a text.
+struct TokensAround {
+  std::vector<int32_t> before = {}, after = {};
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -55,6 +60,8 @@ class Tokenizer {
   // The largest id plus 1: the least number of rows that the embedding of a model needs.
   virtual int64_t vocabulary() const = 0;
   virtual SpecialIds special() const = 0;
+  // What Append adds with EncodeOptions::special_tokens; nothing unless the tokenizer has a template.
+  virtual TokensAround around() const { return {}; }
   // The id of a token as it is written in the file, or -1.
   virtual int32_t IdOf(absl::string_view token) const = 0;
   // A token as it is written in the file; empty: there is no such id.

@@ -1,7 +1,8 @@
 // Hosts that could not run a job although nothing is wrong with the job (JobRecord.avoided): the host does not have the
-// job's recorded checkpoint (its folder is not shared), could not start a trainer, failed command.check, or had a full
-// disk. The job waits or is placed elsewhere. A host without the checkpoint or with a full disk is tried again after
-// some time. Every avoided host is tried again when a new daemon attaches or an operator requests that.
+// job's recorded checkpoint (its folder is not shared) or its data, could not start a trainer, failed command.check,
+// or had a full disk. The job waits or is placed elsewhere. A host without the checkpoint or the data, or with a full
+// disk, is tried again after some time. Every avoided host is tried again when a new daemon attaches or an operator
+// requests that.
 #pragma once
 
 #include <map>

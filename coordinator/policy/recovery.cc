@@ -190,8 +190,9 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
   if (failure.kind() == Failure::KIND_CHECKPOINT) {
     return {.restart = true,
             .delay = absl::ZeroDuration(),
-            .reason = absl::StrCat(failure.text(),
-                                   "; the job waits for a host that has the checkpoint (not counted as a restart)")};
+            .reason = absl::StrCat(
+                failure.text(),
+                "; the job waits for a host that has the checkpoint and the data (not counted as a restart)")};
   }
   const bool depends_on_host = failure.kind() == Failure::KIND_START || failure.kind() == Failure::KIND_CHECK;
   if (depends_on_host && !facts.fits_elsewhere) {

@@ -29,11 +29,18 @@ namespace fs = std::filesystem;
 
 constexpr size_t kProblemsShown = 10;
 
-// Whether the file begins with the magic number of Parquet.
-bool IsParquet(const std::string& path) {
-  char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-  return std::memcmp(magic, "PAR1", sizeof magic) == 0;
+// The first bytes of a file, which tell the formats below apart.
+std::string FirstBytes(const std::string& path) {
+  char bytes[4] = {};
+  std::ifstream(path, std::ios::binary).read(bytes, sizeof bytes);
+  return {bytes, sizeof bytes};
+}
+
+// The command that unpacks a compressed file with these first bytes; empty: it is not compressed.
+absl::string_view UnpackerOf(absl::string_view first_bytes) {
+  if (absl::StartsWith(first_bytes, "\x1f\x8b\x08")) return "gunzip";
+  if (absl::StartsWith(first_bytes, "\x28\xb5\x2f\xfd")) return "unzstd";
+  return absl::StartsWith(first_bytes, "PK\x03\x04") ? "unzip" : "";
 }
 
 // Why a file of a table cannot be used, with the command that exports it.
@@ -50,10 +57,24 @@ std::string TableProblem(const std::string& path, bool is_parquet) {
                       ").to_json(sys.argv[2], orient='records', lines=True, force_ascii=False)\" ", path, " OUT.jsonl");
 }
 
+// The first folder of a pattern that could not be listed, and why: glob passes no object to its callback.
+thread_local std::string unlisted_folder;
+
+// Called by glob for each folder that it cannot list; without this function, it would pass the folder over in silence.
+// A folder that does not exist (any more) matches nothing.
+int OnUnlistedFolder(const char* path, int error) {
+  if (error == ENOENT) return 0;
+  unlisted_folder = absl::StrCat(path, " cannot be listed (", std::strerror(error), ")");
+  return 1;
+}
+
 // Collects the files that the options name, and all problems with them.
 class Search {
  public:
-  Search(std::string key, std::string suffix) : key_(std::move(key)), suffix_(std::move(suffix)) {}
+  explicit Search(const CorpusOptions& options) : key_(options.key), suffix_(options.suffix) {
+    std::error_code ignored;
+    if (!options.run_folder.empty()) run_folder_ = fs::weakly_canonical(options.run_folder, ignored);
+  }
 
   void Add(const std::string& path) {
     std::error_code error;
@@ -117,12 +138,34 @@ class Search {
     // The CSV files of a folder may be meant as text.
     const bool is_csv =
         may_name_table && suffix_ != kCsvFileSuffix && (absl::EndsWith(path, ".csv") || absl::EndsWith(path, ".tsv"));
-    const bool is_parquet = IsParquet(path);
+    const std::string first_bytes = FirstBytes(path);
+    const bool is_parquet = first_bytes == "PAR1";
     if (is_csv || is_parquet) return AddProblem(TableProblem(path, is_parquet));
+    // Files of tokens and rows have a suffix. Their tokens may begin with any bytes.
+    const absl::string_view unpacker = may_name_table && suffix_.empty() ? UnpackerOf(first_bytes) : "";
+    if (!unpacker.empty()) {
+      return AddProblem(absl::StrCat(path, ": is compressed; unpack it (", unpacker, " ", path,
+                                     ") and name the unpacked file instead"));
+    }
     files_.push_back({path, info.st_size, {info.st_dev, info.st_ino}});
   }
 
+  // Whether a folder from which all files are read is the run folder or contains it.
+  bool HoldsRunFolder(const std::string& path) const {
+    if (run_folder_.empty() || !suffix_.empty()) return false;
+    std::error_code error;
+    const fs::path folder = fs::canonical(path, error);
+    if (error) return false;
+    return std::mismatch(folder.begin(), folder.end(), run_folder_.begin(), run_folder_.end()).first == folder.end();
+  }
+
   void AddFolder(const std::string& path) {
+    if (HoldsRunFolder(path)) {
+      return AddProblem(absl::StrCat(path, ": the folder contains checkpoint.dir (", run_folder_.string(),
+                                     "), whose files would become a part of the data; choose another checkpoint.dir, "
+                                     "or name folders and files outside of it in ",
+                                     key_));
+    }
     size_t before = files_.size(), problems_before = problems_.size();
     std::error_code error;
     fs::recursive_directory_iterator it(path, error), end;
@@ -145,23 +188,31 @@ class Search {
   }
 
   void AddGlob(const std::string& pattern) {
-    glob_t matches;
-    int result = glob(pattern.c_str(), 0, nullptr, &matches);
+    const size_t before = files_.size(), problems_before = problems_.size();
+    glob_t matches = {};
+    unlisted_folder = "a folder cannot be listed";
+    int result = glob(pattern.c_str(), 0, OnUnlistedFolder, &matches);
     if (result == 0) {
       for (size_t i = 0; i < matches.gl_pathc; ++i) {
         std::error_code error;
         std::string path = matches.gl_pathv[i];
         fs::is_directory(path, error) ? AddFolder(path) : AddFile(path, /*is_named=*/false, /*may_name_table=*/true);
       }
-      globfree(&matches);
+      if (files_.size() == before && problems_.size() == problems_before) {
+        AddProblem(absl::StrCat(pattern, ": the pattern matches no file that holds data",
+                                suffix_.empty() ? "" : absl::StrCat(" and ends in ", suffix_)));
+      }
     } else if (result == GLOB_NOMATCH) {
       AddProblem(absl::StrCat(pattern, ": the pattern matches nothing"));
     } else {
-      AddProblem(absl::StrCat(pattern, ": the pattern cannot be read"));
+      AddProblem(absl::StrCat(
+          pattern, ": the pattern cannot be read: ", result == GLOB_ABORTED ? unlisted_folder : "memory is short"));
     }
+    globfree(&matches);
   }
 
   const std::string key_, suffix_;
+  fs::path run_folder_;  // empty: folders are not compared with it
   std::vector<Found> files_;
   std::vector<std::string> problems_;
 };
@@ -226,7 +277,7 @@ int64_t Corpus::num_validation_bytes() const {
 }
 
 absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
-  Search search(options.key, options.suffix);
+  Search search(options);
   std::unique_ptr<Corpus> corpus(new Corpus);
   for (const std::string& path : options.paths) {
     search.Add(path);

@@ -25,6 +25,7 @@ struct CorpusOptions {
   bool evaluates = false;               // the validation part of at least one group must hold a sample
   std::string key = "train.data.text";  // named in errors
   std::string suffix = {};              // files of folders and globs are used only if they end with it
+  std::string run_folder = {};          // without a suffix: refused inside the folders that are read
 };
 
 // The suffix for files of rows; with any other suffix, CSV files are refused.
@@ -58,8 +59,8 @@ class Corpus {
 
   // Opens and maps every file. Skips empty files inside folders and globs; an empty file given by its own path is an
   // error. A file that several paths of a group lead to is read once. Fails with InvalidArgument, which shows up to ten
-  // of the problems found: a path that is missing, unreadable or empty, a glob without a match, text shorter than a
-  // sample. Fails with the errors of the system if a file cannot be mapped.
+  // of the problems found: a path that is missing, unreadable or empty, a glob that leads to no data or to a folder
+  // that cannot be listed, text shorter than a sample. Fails with the errors of the system if a file cannot be mapped.
   static absl::StatusOr<std::unique_ptr<Corpus>> Open(const CorpusOptions& options);
   ~Corpus();
   Corpus(const Corpus&) = delete;

@@ -1,6 +1,5 @@
 #include "worker/data/text_encoder.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,23 +31,12 @@ class ByteEncoder final : public TextEncoder {
 
 class FileEncoder final : public TextEncoder {
  public:
-  static absl::StatusOr<std::unique_ptr<FileEncoder>> New(std::unique_ptr<Tokenizer> tokenizer) {
-    std::unique_ptr<FileEncoder> encoder(new FileEncoder(std::move(tokenizer)));
-    // A tokenizer puts the same special tokens before and after every text. They are found here by encoding a text with
-    // and without them.
-    ASSIGN_OR_RETURN(const std::vector<int32_t> plain, encoder->tokenizer_->Encode("a"));
-    ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encoder->tokenizer_->Encode("a", {.special_tokens = true}));
-    const auto text = std::search(whole.begin(), whole.end(), plain.begin(), plain.end());
-    if (!plain.empty() && text != whole.end()) {
-      encoder->before_.assign(whole.begin(), text);
-      encoder->after_.assign(text + static_cast<ptrdiff_t>(plain.size()), whole.end());
-    }
-    return encoder;
-  }
+  explicit FileEncoder(std::unique_ptr<Tokenizer> tokenizer)
+      : tokenizer_(std::move(tokenizer)), around_(tokenizer_->around()) {}
 
   absl::Status Append(absl::string_view text, bool begins, std::vector<int64_t>& tokens) const override {
     const size_t size = tokens.size();
-    if (begins) tokens.insert(tokens.end(), before_.begin(), before_.end());
+    if (begins) tokens.insert(tokens.end(), around_.before.begin(), around_.before.end());
     absl::Status status = AppendPlain(text, begins, tokens);
     if (!status.ok()) tokens.resize(size);
     return status;
@@ -60,7 +48,7 @@ class FileEncoder final : public TextEncoder {
     return absl::OkStatus();
   }
   void End(std::vector<int64_t>& tokens) const override {
-    tokens.insert(tokens.end(), after_.begin(), after_.end());
+    tokens.insert(tokens.end(), around_.after.begin(), around_.after.end());
     const int32_t end = tokenizer_->special().end;
     if (end >= 0 && (tokens.empty() || tokens.back() != end)) tokens.push_back(end);
   }
@@ -72,10 +60,8 @@ class FileEncoder final : public TextEncoder {
   }
 
  private:
-  explicit FileEncoder(std::unique_ptr<Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
-
   const std::unique_ptr<Tokenizer> tokenizer_;
-  std::vector<int64_t> before_, after_;
+  const TokensAround around_;
 };
 
 }  // namespace
@@ -84,7 +70,7 @@ std::unique_ptr<TextEncoder> NewByteEncoder() { return std::make_unique<ByteEnco
 
 absl::StatusOr<std::unique_ptr<TextEncoder>> OpenTextEncoder(const std::string& path) {
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(path));
-  return FileEncoder::New(std::move(tokenizer));
+  return std::make_unique<FileEncoder>(std::move(tokenizer));
 }
 
 }  // namespace trainyard

@@ -76,7 +76,10 @@ absl::Status TokenSamples::Map(const std::string& path) {
     return absl::DataLossError(absl::StrCat(path, ": ", why, "; remove its folder; the next job makes a new one"));
   };
   if (has_size && info.st_size == 0) return damaged("the chunk is empty");
-  if (data == MAP_FAILED) return ErrnoStatus(error, absl::StrCat("cannot map ", path));
+  if (data == MAP_FAILED) {
+    absl::string_view advice = error == ENOMEM ? " (more chunks than vm.max_map_count allows? raise it by sysctl)" : "";
+    return ErrnoStatus(error, absl::StrCat("cannot map ", path, advice));
+  }
   Mapping mapping{.data = data, .num_bytes = static_cast<size_t>(info.st_size)};
   absl::StatusOr<TokenChunk> chunk = TokenChunk::Parse({static_cast<const char*>(data), mapping.num_bytes});
   if (chunk.ok()) mapping.chunk = *chunk;

@@ -75,7 +75,7 @@ struct FinishedFact {
 };
 struct RefusedFact {
   std::string message;
-  bool checkpoint_missing = false;  // the missing checkpoint is the only reason for the refusal
+  bool checkpoint_missing = false;  // the only reason: this host lacks the checkpoint or data of a job that has begun
 };
 struct RestoredFact {
   uint64_t step = 0;

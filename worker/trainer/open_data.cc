@@ -258,6 +258,12 @@ const std::vector<std::string>& PathsOf(const TrainConfig::Data& config, DataFor
   return config.csv;
 }
 
+// The run folder, which a folder of text must not contain: a restart would find checkpoints among the data, and refuse
+// to resume. Empty if the run resumes, because its data is then compared with that of the checkpoint.
+std::string RunFolderToAvoid(const StartOrder& order) {
+  return order.resume || order.restart_step.has_value() ? "" : order.config.checkpoint_dir;
+}
+
 absl::Status OpenTraining(const StartOrder& order, std::vector<std::string>& columns, DataSet& set, std::ostream& log) {
   const TrainConfig::Data& config = order.config.data;
   const DataForm form = FormOf(config);
@@ -268,7 +274,8 @@ absl::Status OpenTraining(const StartOrder& order, std::vector<std::string>& col
                               .validation = config.held_out.empty() ? config.validation : 0,
                               .evaluates = EvaluatesPart(order.config),
                               .key = set.key,
-                              .suffix = SuffixOf(form)};
+                              .suffix = SuffixOf(form),
+                              .run_folder = RunFolderToAvoid(order)};
   if (form == DataForm::kCsv) {
     RETURN_IF_ERROR(OpenRows(order, options, columns, set, log));
     set.corpus->SetRules(absl::StrCat("rows with label ", config.fields.label, "\n", GroupsText(*set.corpus)));
@@ -311,7 +318,8 @@ absl::Status OpenHeldOut(const StartOrder& order, const TokenPlan* plan, std::ve
                               .trains = false,
                               .evaluates = true,
                               .key = set.key,
-                              .suffix = SuffixOf(FormOf(order.config.data))};
+                              .suffix = SuffixOf(FormOf(order.config.data)),
+                              .run_folder = RunFolderToAvoid(order)};
   if (FormOf(order.config.data) == DataForm::kCsv) return OpenRows(order, options, columns, set, log);
   if (plan == nullptr) return OpenBytes(order, options, set, log);
   ASSIGN_OR_RETURN(set.corpus, Corpus::Open(options));

@@ -1,6 +1,7 @@
 #include "worker/trainer/rank.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -87,6 +88,16 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
   link.PollCommunicators([abort_switch = rank.abort_switch] { return ProgressOf(*abort_switch); });
   return absl::OkStatus();
+}
+
+// All data were there when the job began. So if a host cannot open them at a restart, the job is not refused: it
+// resumes on another host, or on this one when they are back, for example because their file system is mounted again.
+absl::Status OpenDataOfHost(const StartOrder& order, RankData& inputs, std::ostream& log) {
+  absl::Status opened = OpenData(order, inputs, log);
+  const bool is_refusal =
+      absl::IsInvalidArgument(opened) || absl::IsNotFound(opened) || absl::IsPermissionDenied(opened);
+  if (!is_refusal || !order.restart_step.has_value()) return opened;
+  return CheckpointMissing(std::move(opened));
 }
 
 // Reads the content of the files if the user resumed the run, or if nothing proves that they are unchanged since the
@@ -242,7 +253,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(order.config), << "train.precision");
   RETURN_IF_ERROR(CheckPrecision(rank->device, precision));
   for (const std::string& reason : WhySlow(order, rank->device)) log << "warning: " << reason << std::endl;
-  RETURN_IF_ERROR(OpenData(order, rank->inputs, log));
+  RETURN_IF_ERROR(OpenDataOfHost(order, rank->inputs, log));
   RestorePoint point;
   Clock& clock = Clock::GetSteadyClock();
   absl::Duration choosing_time;

@@ -48,11 +48,12 @@ class Tokenizing {
     RETURN_IF_ERROR(ShareFailure(folder.status()));
     // Files that are read in place leave no chunks: the index then says that all tokens have been checked.
     const size_t num_chunks = NumChunks();
-    // The first generation alone checks the chunks; later ones trust them.
+    // The first generation always checks the chunks; later ones trust them, unless the cache is no longer complete.
     if (order_.generation == 1) RemoveDamaged(*folder, num_chunks);
     ASSIGN_OR_RETURN(const double complete, Sum(folder->IsComplete(num_chunks) ? 1 : 0));
     const bool is_reused = complete == order_.world_size;
     if (!is_reused) {
+      if (order_.generation > 1) RemoveDamaged(*folder, num_chunks);
       RETURN_IF_ERROR(Build(*folder));
       RETURN_IF_ERROR(ShareFailure(member_ == 0 ? folder->PublishIndex(num_chunks) : absl::OkStatus()));
       RETURN_IF_ERROR(ShareFailure(CheckVisible(*folder)));

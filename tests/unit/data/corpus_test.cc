@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -117,6 +118,52 @@ TEST_F(CorpusTest, AllProblemsAreReportedTogether) {
   EXPECT_THAT(message, Not(HasSubstr("shorter"))) << "the length of missing text is not a separate problem";
 }
 
+TEST_F(CorpusTest, APatternWhoseMatchesHoldNoData_IsRefused) {
+  const std::string text = Write("full/a.txt", "some text");
+  Write("empty/a.txt", "");
+  Write("empty/b.txt", "");
+
+  EXPECT_THAT(MessageOf({.paths = {Path("empty/*.txt")}, .length = 2}),
+              HasSubstr(Path("empty/*.txt") + ": the pattern matches no file that holds data"));
+  EXPECT_THAT(MessageOf({.paths = {text, Path("empty/*.txt")}, .separate = true, .length = 2}),
+              HasSubstr(Path("empty/*.txt") + ": the pattern matches no file that holds data"));
+  EXPECT_THAT(MessageOf({.paths = {text, Path("full/*.txt")}, .suffix = ".bin"}),
+              HasSubstr(Path("full/*.txt") + ": the pattern matches no file that holds data and ends in .bin"));
+  EXPECT_TRUE(Corpus::Open({.paths = {Path("*/a.txt")}, .length = 2}).ok()) << "one of two files is empty";
+}
+
+TEST_F(CorpusTest, AFolderOfAPatternThatCannotBeListed_IsNamed) {
+  Write("a.txt", "some text");
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;  // even root can then list no folder
+
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string message = MessageOf({.paths = {Path("*.txt")}, .length = 2});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+
+  EXPECT_THAT(message, HasSubstr(Path("*.txt") + ": the pattern cannot be read: " + folder_ + " cannot be listed ("));
+}
+
+TEST_F(CorpusTest, AFolderThatContainsTheRunFolder_IsRefused_UnlessOnlyFilesWithASuffixAreRead) {
+  const std::string file = Write("data/a.txt", "some text");
+  fs::create_directory_symlink(Path("data"), Path("link"));
+  CorpusOptions options{.paths = {Path("data")}, .length = 2, .run_folder = Path("link/runs/first")};
+
+  EXPECT_THAT(MessageOf(options), HasSubstr(Path("data") + ": the folder contains checkpoint.dir ("));
+  options.paths = {Path("dat*")};
+  EXPECT_THAT(MessageOf(options), HasSubstr(Path("data") + ": the folder contains checkpoint.dir ("));
+  options.suffix = ".txt";
+  EXPECT_TRUE(Corpus::Open(options).ok());
+  options.suffix = "";
+  options.paths = {file};
+  EXPECT_TRUE(Corpus::Open(options).ok()) << "a file that is named";
+  options.paths = {Path("data")};
+  options.run_folder = Path("data-runs/first");
+  EXPECT_TRUE(Corpus::Open(options).ok());
+}
+
 TEST_F(CorpusTest, TablesAreRefusedWithTheCommandThatExportsThem_ExceptCsvInFolders) {
   const std::string parquet = Write("a.data", "PAR1...PAR1"), csv = Write("b.csv", "x,y\n1,2\n");
   const std::string message = MessageOf({.paths = {parquet, csv}, .length = 1});
@@ -125,6 +172,18 @@ TEST_F(CorpusTest, TablesAreRefusedWithTheCommandThatExportsThem_ExceptCsvInFold
   EXPECT_THAT(message, HasSubstr(csv + ": is a CSV file"));
   EXPECT_THAT(MessageOf({.paths = {Path("*.csv")}, .length = 1}), HasSubstr("pandas.read_csv"));
   EXPECT_THAT(MessageOf({.paths = {folder_}, .length = 1}), AllOf(HasSubstr("Parquet"), Not(HasSubstr("CSV"))));
+}
+
+TEST_F(CorpusTest, ACompressedFileThatIsNamedOrMatched_IsRefused) {
+  const std::string gzip = Write("a.gz", "\x1f\x8b\x08 some bytes"), zstd = Write("b.zst", "\x28\xb5\x2f\xfd bytes");
+  const std::string tokens = Write("c.bin", "\x1f\x8b\x08 some bytes");
+
+  const std::string message = MessageOf({.paths = {gzip, Path("*.zst")}, .length = 2});
+
+  EXPECT_THAT(message, HasSubstr(gzip + ": is compressed; unpack it (gunzip " + gzip + ")"));
+  EXPECT_THAT(message, HasSubstr(zstd + ": is compressed; unpack it (unzstd " + zstd + ")"));
+  EXPECT_TRUE(Corpus::Open({.paths = {folder_}, .length = 2}).ok()) << "a folder may hold any files";
+  EXPECT_TRUE(Corpus::Open({.paths = {tokens}, .suffix = ".bin"}).ok()) << "tokens may be any bytes";
 }
 
 TEST_F(CorpusTest, OnlyTenProblemsAreShown_WithTheNumberOfOthers) {

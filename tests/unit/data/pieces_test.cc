@@ -60,6 +60,25 @@ TEST_F(PiecesTest, ADocument_HasTheTokensOfTheTemplate_AndOneEndToken) {
               ElementsAre(SmallTokenizer::kBegin, SmallTokenizer::kThe, SmallTokenizer::kThe, SmallTokenizer::kEnd));
 }
 
+TEST_F(PiecesTest, ATokenizerWithoutCommonLetters_KeepsItsTemplate) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "tokenizer.json") << R"({"version": "1.0",
+      "added_tokens": [{"id": 2, "content": "<begin>", "special": true},
+                       {"id": 3, "content": "<end>", "special": true}],
+      "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<begin>", "type_id": 0}},
+          {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"<begin>": {"id": "<begin>", "ids": [2]}}},
+      "model": {"type": "BPE", "vocab": {"G": 0, "T": 1}, "merges": []}})";
+  std::ofstream(folder / "tokenizer_config.json") << R"({"eos_token": "<end>"})";
+  const auto encoder = OpenTextEncoder(folder.path());
+  ASSERT_TRUE(encoder.ok()) << encoder.status();
+
+  std::vector<int64_t> tokens;
+  ASSERT_TRUE((*encoder)->Append("GT", /*begins=*/true, tokens).ok());
+  (*encoder)->End(tokens);
+
+  EXPECT_THAT(tokens, ElementsAre(2, 0, 1, 3));
+}
+
 TEST_F(PiecesTest, TheTokensOfPieces_AreThoseOfTheWholeText) {
   std::string text;
   for (int i = 0; i < 3000; ++i) absl::StrAppend(&text, "the na\u00efve line ", i, i % 5 == 0 ? " \n\n" : "\n");

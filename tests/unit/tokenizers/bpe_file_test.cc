@@ -75,6 +75,19 @@ TEST(BpeFile, AddedTokensAreFoundBeforeWords) {
   EXPECT_EQ(tokenizer->Decode({7, 0, 8}, /*skip_special=*/true), "a <xx>");
 }
 
+TEST(BpeFile, ATemplateWithATokenBeyondTheVocabularyIsRefused) {
+  const auto file = [](int id) {
+    return File(absl::StrCat(R"("added_tokens": [{"id": 7, "content": "<x>", "special": true}],
+        "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"<x>": {"id": "<x>", "ids": [)",
+                             id, "]}}}"));
+  };
+  EXPECT_THAT(*Encode(file(7), "a", {.special_tokens = true}), ElementsAre(7, 0));
+  EXPECT_THAT(Refusal(file(65543)),
+              HasSubstr("post_processor: it puts a token with the id 65543 around a text, but the last token has the "
+                        "id 7"));
+}
+
 TEST(BpeFile, TheSurroundingFilesNameSpecialTokensAndAddMore) {
   const BpeSurroundings around = {.begin = "a",
                                   .end = "<end>",

@@ -105,6 +105,36 @@ TEST_F(DataSourcesTest, HeldOutFilesThatAreTrainedOn_OrTooShort_AreRefusedTogeth
                     HasSubstr("train.data.held_out: the text is 12 bytes, shorter than one sample")));
 }
 
+TEST_F(DataSourcesTest, AFolderOfTextThatContainsTheRunFolder_IsRefusedForANewRun) {
+  StartOrder order = DoubleOrder("run", {"ddp", 1}, 2);
+  order.config.data = {.text = {folder_.path()}, .validation = 0};
+  std::ostringstream log;
+  RankData refused, opened;
+
+  const absl::Status status = OpenData(order, refused, log);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the folder contains checkpoint.dir ("));
+
+  order.restart_step = 1;
+  EXPECT_TRUE(OpenData(order, opened, log).ok()) << "a run that resumes is compared with its checkpoint";
+}
+
+TEST_F(DataSourcesTest, DataThatAHostLacksAtARestart_FailTheRank_ButDoNotRefuseTheJob) {
+  StartOrder order = DoubleOrder("run", {"ddp", 1}, 2);
+  order.config.data = {.text = {folder_ / "not-mounted"}, .validation = 0};
+
+  const auto first = Run(order, FileSystem::Real(), kExitRefused);
+  order.generation = 2;
+  order.restart_step = 40;
+  const auto restarted = Run(order, FileSystem::Real(), kExitFailed);
+
+  ASSERT_THAT(first->links[0]->FactsOf<RefusedFact>(), SizeIs(1));
+  EXPECT_FALSE(first->links[0]->FactsOf<RefusedFact>()[0].checkpoint_missing);
+  ASSERT_THAT(restarted->links[0]->FactsOf<RefusedFact>(), SizeIs(1));
+  EXPECT_TRUE(restarted->links[0]->FactsOf<RefusedFact>()[0].checkpoint_missing);
+  EXPECT_THAT(RefusalOf(*restarted), HasSubstr("not-mounted: no such file or folder"));
+}
+
 TEST_F(DataSourcesTest, CsvFilesWithOtherColumns_AreRefused_InABlendAndHeldOut) {
   const std::string first = folder_ / "first.csv", swapped = folder_ / "swapped.csv";
   std::ofstream(first) << "x,y,kind\n1,2,0\n3,4,1\n";

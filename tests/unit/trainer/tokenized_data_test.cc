@@ -221,6 +221,21 @@ TEST_F(TokenizedDataTest, AChunkThatWasCutOff_IsMadeAgainByTheNextJob) {
   }
 }
 
+TEST_F(TokenizedDataTest, AChunkThatWasCutOff_IsMadeAgainByARestart) {
+  WriteDocuments("data.jsonl", 150);
+  const auto first = Run(JsonlOrder("first", {"ddp", 2}, 2));
+  const std::string path = TokenCacheFolder::Make(Caches()[0])->ChunkPath(0), good = *ReadFile(path);
+  fs::resize_file(path, good.size() / 2);
+
+  StartOrder order = JsonlOrder("restarted", {"ddp", 2}, 2);
+  order.generation = 2;
+  const auto restarted = Run(order);
+
+  EXPECT_EQ(*ReadFile(path), good);
+  ASSERT_THAT(restarted->links[0]->steps(), SizeIs(2));
+  EXPECT_EQ(restarted->links[0]->steps()[1].loss, first->links[0]->steps()[1].loss);
+}
+
 TEST_F(TokenizedDataTest, ACacheGoesIntoTheRunFolder_IfNothingCanBeWrittenNextToIt) {
   WriteDocuments("data.jsonl", 150);
   std::ofstream(folder_ / ".trainyard-tokens") << "a file in the way, which also stops root";
