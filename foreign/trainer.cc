@@ -107,6 +107,7 @@ void TranslateTrainer(Translation* t) {
   SetByFlag(t, "fp16", "train.precision.type", "fp16", "");
   SetByFlag(t, "use_cpu", "resources.device", "cpu", "");
   SetByFlag(t, "gradient_checkpointing", "parallel.recompute.mode", "blocks", "none");
+  SetSame(t, "accelerator_config.gradient_accumulation_kwargs.sync_each_batch", "parallel.reduce_every_micro_batch");
   SetSame(t, "learning_rate", "train.optimizer.lr");
   SetSame(t, "weight_decay", "train.optimizer.weight_decay");
   SetSame(t, "adam_epsilon", "train.optimizer.eps");
