@@ -86,6 +86,30 @@ def test_a_forked_process_that_asks_for_requests_is_signalled_with_the_rank(monk
     assert done.stdout == "7\n", done.stderr
 
 
+def test_a_process_that_a_worker_has_forked_is_signalled_with_the_rank_if_it_asks(monkeypatch):
+    """It joins the group of the rank, not the one of the worker."""
+    monkeypatch.setenv("TRAINYARD_JOB_ID", "abcdefgh")
+    done = run(FORKS + """
+    rank_group = os.getpgrp()
+    result_reading, result_writing = os.pipe()
+
+    def work_of_worker():
+        child = start(asks=True)
+        os.write(result_writing, b"y" if os.getpgid(child.pid) == rank_group else b"n")
+        child.join()
+        os._exit(child.exitcode)
+
+    worker = multiprocessing.get_context("fork").Process(target=work_of_worker)
+    worker.start()
+    print(os.read(result_reading, 1).decode())
+    os.killpg(0, signal.SIGTERM)
+    worker.join()
+    print(worker.exitcode)
+    """)
+
+    assert done.stdout.split() == ["y", "7"], done.stderr
+
+
 def test_outside_of_a_job_a_worker_stays_in_its_group_and_can_be_terminated(monkeypatch):
     monkeypatch.delenv("TRAINYARD_JOB_ID", raising=False)
     done = run(FORKS + """

@@ -40,9 +40,10 @@ def _leave_group():
         return
     try:
         os.setpgid(0, 0)
-        _left_group = group
     except OSError:
-        pass
+        return
+    if _left_group is None:  # otherwise the parent has left the group of the rank, and `group` is the parent's
+        _left_group = group
 
 
 def _join_group():
