@@ -45,7 +45,7 @@ constexpr KeyRule kTrainerRules[] = {
     Sets("max_steps", Form::kWhole, "train.steps", "-1 leaves the number to --set train.steps"),
     Sets("seed", Form::kWhole, "train.seed"),
     Sets("bf16", Form::kFlag, "train.precision.type"),
-    Sets("fp16", Form::kFlag, "train.precision.type"),
+    Sets("fp16", Form::kFlag, "train.precision.type train.loss_scale.window train.loss_scale.hysteresis"),
     Sets("use_cpu", Form::kFlag, "resources.device", "true: cpu"),
     Sets("gradient_checkpointing", Form::kFlag, "parallel.recompute.mode"),
     Sets("save_steps", Form::kWhole, "checkpoint.every_steps checkpoint.keep",

@@ -14,6 +14,9 @@ void TranslateAccelerate(Translation* t);
 void TranslateFsdp(Translation* t, int version, uint64_t ranks_per_host);
 // trainer.cc: the keys of TrainingArguments, without its batch.
 void TranslateTrainer(Translation* t);
+// trainer.cc: if `from` has made the job compute in fp16, sets how PyTorch's GradScaler scales losses by default, which
+// differs from a job.
+void SetScalerDefaults(Translation* t, const Value& from);
 
 // zero.cc: all keys of DeepSpeed except the batch, by the four translators that follow.
 void TranslateDeepSpeed(Translation* t);
