@@ -118,6 +118,11 @@ absl::Status ApplyAccelerateFlags(const AccelerateFlags& options, const std::str
   if (options.has_hosts && options.flags.num_machines.has_value()) {
     problems.push_back("give either --nnodes or --num_machines, not both");
   }
+  if (options.has_hosts && options.flags.num_processes.has_value()) {
+    problems.push_back(
+        "--num_processes (of all hosts) belongs to --num_machines; with --nnodes, give --nproc-per-node (of each "
+        "host)");
+  }
   if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
   if (options.threads_per_process > 0)
     launch->env.push_back(absl::StrCat("OMP_NUM_THREADS=", options.threads_per_process));
@@ -139,6 +144,7 @@ absl::Status ApplyAccelerateFlags(const AccelerateFlags& options, const std::str
       launch->notes.push_back(absl::StrCat("--nproc-per-node and --nnodes replace the numbers of ", path, " (",
                                            script.num_processes, " processes on ", script.num_machines, " machines)"));
     }
+    if (options.flags.num_machines.has_value()) launch->nnodes = absl::StrCat(script.num_machines);
     return absl::OkStatus();
   }
   launch->nnodes = absl::StrCat(script.num_machines);

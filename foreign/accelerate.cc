@@ -86,6 +86,7 @@ class AccelerateTranslator {
   void SetPrecision() {
     if (const Value* old = t_.Find("fp16"); old != nullptr) {
       t_.Set(*old, "train.precision.type", *old->flag ? "fp16" : "fp32");
+      SetScaler(*old);
     }
     const Value* precision = t_.Find("mixed_precision");
     if (precision == nullptr) return;
@@ -94,6 +95,12 @@ class AccelerateTranslator {
       return t_.Error(*precision, "fp8 is not available: the types are fp32, bf16 and fp16; use bf16");
     }
     t_.Set(*precision, "train.precision.type", type == "no" ? "fp32" : type);
+    SetScaler(*precision);
+  }
+
+  // DeepSpeed and Megatron-LM do not use PyTorch's GradScaler.
+  void SetScaler(const Value& precision) {
+    if (!IsOneOf(type_, "DEEPSPEED|MEGATRON_LM")) SetScalerDefaults(&t_, precision);
   }
 
   // Accelerate silently ignores a group of another distributed_type.

@@ -15,8 +15,10 @@ constexpr KeyRule kAccelerateRules[] = {
          "NO and MULTI_*: ddp, FSDP: fsdp; zero_stage decides for DEEPSPEED, its group for MEGATRON_LM",
          "NO|MULTI_CPU|MULTI_GPU|FSDP|DEEPSPEED|MEGATRON_LM|MULTI_NPU|MULTI_MLU|MULTI_SDAA|MULTI_MUSA|MULTI_XPU|"
          "MULTI_HPU|MULTI_NEURON|XLA|TPU"),
-    Sets("mixed_precision", Form::kText, "train.precision.type", "no is fp32", "no|fp16|bf16|fp8"),
-    Sets("fp16", Form::kFlag, "train.precision.type", "the old form of mixed_precision"),
+    Sets("mixed_precision", Form::kText, "train.precision.type train.loss_scale.window train.loss_scale.hysteresis",
+         "no is fp32", "no|fp16|bf16|fp8"),
+    Sets("fp16", Form::kFlag, "train.precision.type train.loss_scale.window train.loss_scale.hysteresis",
+         "the old form of mixed_precision"),
     Sets("use_cpu", Form::kFlag, "resources.device", "true: cpu"),
     Sets("num_processes", Form::kWhole, "resources.ranks", "-1 leaves the number to --set resources.ranks"),
     None("num_machines", Form::kWhole, "the coordinator places the ranks on hosts with free slots", "1"),

@@ -6,6 +6,7 @@
 #include "common/plural.h"
 #include "common/yaml_schema.h"
 #include "foreign/translators.h"
+#include "spec/parallel_rules.h"
 
 namespace trainyard::foreign {
 namespace {
@@ -146,6 +147,18 @@ uint64_t DataRanksOf(const Translation& t) {
   const uint64_t model_ranks =
       WholeOf(t.ValueOf("parallel.tensor"), 1) * WholeOf(t.ValueOf("parallel.pipeline.stages"), 1);
   return std::max<uint64_t>(RanksOf(t) / model_ranks, 1);
+}
+
+bool ReducesSeveralTimes(const Translation& t) {
+  const uint64_t data_ranks = DataRanksOf(t), global = WholeOf(t.ValueOf(kGlobalKey), 0);
+  if (data_ranks == 1 || WholeOf(t.ValueOf("parallel.pipeline.stages"), 1) > 1) return false;
+  if (global == 0) {
+    const double in_group = t.Number("deepspeed_config.gradient_accumulation_steps").value_or(1);
+    return t.Number("gradient_accumulation_steps").value_or(in_group) > 1;
+  }
+  const uint64_t given = WholeOf(t.ValueOf(kMicroKey), 0);
+  const uint64_t micro = given > 0 ? given : AutoMicro(global, data_ranks);
+  return global % micro == 0 && DealShapeOf(global, micro, data_ranks).rounds > 1;
 }
 
 void SetSame(Translation* t, absl::string_view canonical_key, absl::string_view key) {

@@ -17,7 +17,8 @@ constexpr absl::string_view kNoMegatron = "Trainyard does not have this option o
 constexpr KeyRule kBlockRules[] = {
     Block("deepspeed_config"),
     None("deepspeed_config.deepspeed_config_file", Form::kText, "its keys are read as those of a DeepSpeed file"),
-    Auto(Sets("deepspeed_config.zero_stage", Form::kWhole, "parallel.data", "0: ddp, 1: zero1, 2: zero2, 3: zero3")),
+    Auto(Sets("deepspeed_config.zero_stage", Form::kWhole, "parallel.data parallel.reduce_every_micro_batch",
+              "0: ddp, 1: zero1, 2: zero2, 3: zero3")),
     Auto(Sets("deepspeed_config.gradient_accumulation_steps", Form::kWhole, "train.batch.global train.batch.micro",
               "the global batch is micro x accumulation x data ranks")),
     Auto(Sets("deepspeed_config.gradient_clipping", Form::kNumber, "train.optimizer.clip_norm")),

@@ -113,11 +113,12 @@ class Importer {
                              is_megatron ? "megatron_lm_config.megatron_lm_num_micro_batches"
                                          : "deepspeed_config.gradient_accumulation_steps"});
         }
-        return;
+        return SetReduction(t);
       }
       case Dialect::kDeepSpeed:
         TranslateDeepSpeed(t);
-        return TranslateBatch(t, kDeepSpeedBatch);
+        TranslateBatch(t, kDeepSpeedBatch);
+        return SetReduction(t);
       case Dialect::kTrainingArguments:
         TranslateTrainer(t);
         return TranslateBatch(t, {"", "per_device_train_batch_size", "gradient_accumulation_steps"});

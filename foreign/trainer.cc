@@ -92,6 +92,14 @@ void SetTrainerDefaults(Translation* t) {
 
 }  // namespace
 
+void SetScalerDefaults(Translation* t, const Value& from) {
+  constexpr char kType[] = "train.precision.type";
+  if (t->FileValueOf(kType) != "fp16" || t->ValueOf(kType) != "fp16") return;
+  constexpr char kWhy[] = "the default of PyTorch's GradScaler";
+  t->SetDefault(from, "train.loss_scale.window", "2000", kWhy);
+  t->SetDefault(from, "train.loss_scale.hysteresis", "1", kWhy);
+}
+
 void TranslateTrainer(Translation* t) {
   const Value* fsdp = t->Find("fsdp");
   const Value* group = t->Find("fsdp_config");
@@ -105,8 +113,10 @@ void TranslateTrainer(Translation* t) {
   }
   SetByFlag(t, "bf16", "train.precision.type", "bf16", "");
   SetByFlag(t, "fp16", "train.precision.type", "fp16", "");
+  if (const Value* fp16 = t->Find("fp16"); fp16 != nullptr) SetScalerDefaults(t, *fp16);
   SetByFlag(t, "use_cpu", "resources.device", "cpu", "");
   SetByFlag(t, "gradient_checkpointing", "parallel.recompute.mode", "blocks", "none");
+  SetSame(t, "accelerator_config.gradient_accumulation_kwargs.sync_each_batch", "parallel.reduce_every_micro_batch");
   SetSame(t, "learning_rate", "train.optimizer.lr");
   SetSame(t, "weight_decay", "train.optimizer.weight_decay");
   SetSame(t, "adam_epsilon", "train.optimizer.eps");

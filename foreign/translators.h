@@ -14,11 +14,16 @@ void TranslateAccelerate(Translation* t);
 void TranslateFsdp(Translation* t, int version, uint64_t ranks_per_host);
 // trainer.cc: the keys of TrainingArguments, without its batch.
 void TranslateTrainer(Translation* t);
+// trainer.cc: if `from` has made the job compute in fp16, sets how PyTorch's GradScaler scales losses by default, which
+// differs from a job.
+void SetScalerDefaults(Translation* t, const Value& from);
 
 // zero.cc: all keys of DeepSpeed except the batch, by the four translators that follow.
 void TranslateDeepSpeed(Translation* t);
 // zero.cc: zero_optimization, tensor_parallel and pipeline of DeepSpeed.
 void TranslateZero(Translation* t);
+// zero.cc: sets what DeepSpeed does with the gradients of several micro-batches. Call it after TranslateBatch.
+void SetReduction(Translation* t);
 // numbers.cc: fp16, bf16, optimizer and scheduler of DeepSpeed.
 void TranslatePrecision(Translation* t);
 void TranslateOptimizer(Translation* t);
@@ -39,6 +44,10 @@ void TranslateBatch(Translation* t, const BatchKeys& keys);
 // The number of ranks, and the number of data ranks, by the keys of the job that are set so far.
 uint64_t RanksOf(const Translation& t);
 uint64_t DataRanksOf(const Translation& t);
+
+// Whether gradients can be reduced before the last micro-batch of a step, by what file and --set say: a data rank has
+// several micro-batches, there are several data ranks, and no pipeline. Call it after TranslateBatch.
+bool ReducesSeveralTimes(const Translation& t);
 
 // Sets `key` of the job to the value of `canonical_key`, if it is given: a flag, a number or a text.
 void SetSame(Translation* t, absl::string_view canonical_key, absl::string_view key);

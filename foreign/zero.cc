@@ -172,6 +172,21 @@ class ZeroTranslator {
 
 void TranslateZero(Translation* t) { ZeroTranslator(t).Translate(); }
 
+// With stages 2 and 3, DeepSpeed reduces the gradients of each micro-batch, so that no rank holds them whole.
+void SetReduction(Translation* t) {
+  const Value* stage = t->Find("zero_optimization.stage");
+  const std::string theirs = t->FileValueOf("parallel.data");
+  const bool is_sharded = IsOneOf(theirs, "zero2|zero3") || (stage != nullptr && theirs == "hsdp");
+  // --set may have replaced the strategy.
+  if (!is_sharded || !IsOneOf(t->ValueOf("parallel.data"), "zero2|zero3|fsdp|hsdp") || !ReducesSeveralTimes(*t)) return;
+  if (stage == nullptr) stage = t->FindFixed("deepspeed_config.zero_stage");
+  if (stage == nullptr) stage = t->Find("deepspeed_config");
+  if (stage == nullptr) stage = t->Find("distributed_type");  // without the group, its value is DEEPSPEED
+  t->SetDefault(*stage, "parallel.reduce_every_micro_batch", "true",
+                "with stages 2 and 3, DeepSpeed reduces the gradients of each micro-batch, so that no rank holds them "
+                "whole; false communicates less and needs more memory");
+}
+
 void TranslateDeepSpeed(Translation* t) {
   TranslatePrecision(t);  // before zero_optimization, whose copy of the weights has the type of the computation
   TranslateZero(t);

@@ -14,7 +14,8 @@ constexpr absl::string_view kSameResult = "it changes how DeepSpeed communicates
 
 constexpr KeyRule kZeroRules[] = {
     Block("zero_optimization"),
-    Sets("zero_optimization.stage", Form::kWhole, "parallel.data", "0: ddp, 1: zero1, 2: zero2, 3: zero3"),
+    Sets("zero_optimization.stage", Form::kWhole, "parallel.data parallel.reduce_every_micro_batch",
+         "0: ddp, 1: zero1, 2: zero2, 3: zero3"),
     None("zero_optimization.contiguous_gradients", Form::kFlag, "gradients are always in one flat buffer", "true"),
     Sets("zero_optimization.reduce_scatter", Form::kFlag, "parallel.reduce_scatter", "stages 1 and 2"),
     Auto(Sets("zero_optimization.reduce_bucket_size", Form::kWhole, "parallel.bucket_elements",

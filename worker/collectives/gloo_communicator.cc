@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/status_macros.h"
 #include "worker/collectives/c10d_communicator.h"
 #include "worker/collectives/communicator.h"
@@ -38,12 +40,16 @@ constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
 // Returns DeadlineExceeded if ranks are missing, which only LibTorch's message shows. If ranks 1 and 3 are missing, the
 // message on rank 0 is "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms". On rank 2 it is "Rank 2 successfully
-// reached monitoredBarrier, but received errors while waiting" for rank 0.
-absl::Status StatusFromMonitoredBarrier(const std::exception& error) {
+// reached monitoredBarrier, but received errors while waiting" for rank 0. The messages are the same if a connection
+// broke; then the wait has ended before the limit.
+absl::Status StatusFromMonitoredBarrier(const std::exception& error, absl::Duration waited, absl::Duration limit) {
   absl::Status status = StatusFromException(error);
   const bool is_missing_ranks = absl::StrContains(status.message(), "failed to pass") ||
                                 absl::StrContains(status.message(), "successfully reached");
-  return is_missing_ranks ? absl::DeadlineExceededError(status.message()) : status;
+  if (!is_missing_ranks || absl::IsDeadlineExceeded(status)) return status;
+  if (waited >= 0.9 * limit) return absl::DeadlineExceededError(status.message());
+  return absl::UnavailableError(absl::StrCat("a connection broke after ", absl::FormatDuration(waited), " of at most ",
+                                             absl::FormatDuration(limit), ": ", status.message()));
 }
 
 // An all-reduce of at most this size uses one message between each pair of ranks instead of two.
@@ -165,12 +171,14 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     absl::Status status = log_.error();
     if (!status.ok()) return status;
     log_.WaitBegins(log_.Start("monitored-barrier", at::Tensor()));
+    const auto began = std::chrono::steady_clock::now();
     try {
       c10d::BarrierOptions options;
       options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(limit));
       group_->monitoredBarrier(options, /*waitAllRanks=*/true);
     } catch (const std::exception& error) {
-      status = Break(StatusFromMonitoredBarrier(error));
+      const absl::Duration waited = absl::FromChrono(std::chrono::steady_clock::now() - began);
+      status = Break(StatusFromMonitoredBarrier(error, waited, limit));
     }
     if (status.ok()) log_.Complete();
     log_.WaitEnds();

@@ -196,6 +196,7 @@ class NcclCommunicator final : public C10dCommunicator {
   void Watch() {
     while (log_.error().ok()) {
       std::string overdue;
+      absl::Status device_error;
       {
         absl::MutexLock lock(&mu_);
         if (!stopping_) changed_.WaitFor(&mu_, kWatchInterval);
@@ -204,6 +205,11 @@ class NcclCommunicator final : public C10dCommunicator {
         const bool hangs =
             !pending_.empty() && Clock::now() - pending_.front().started > absl::ToChronoNanoseconds(options_.timeout);
         if (hangs) overdue = pending_.front().name;
+        device_error = device_error_;
+      }
+      if (!device_error.ok()) {
+        (void)Break(std::move(device_error));
+        return;
       }
       if (!overdue.empty()) {
         (void)Break(AnnotateFailure(
@@ -216,12 +222,17 @@ class NcclCommunicator final : public C10dCommunicator {
     }
   }
 
-  // c10d says that a failed operation is completed, too. It stays in pending_ until Watch breaks the group.
+  // c10d says that a failed operation is completed, too. It stays in pending_ until Watch breaks the group. If the
+  // device has failed, isCompleted throws CUDA's error; callers such as Watch run on threads that must not end by it.
   void RemoveEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto has_ended = [](c10d::Work& work) { return work.isCompleted() && work.exception() == nullptr; };
-    while (!pending_.empty() && has_ended(*pending_.front().work)) {
-      pending_.pop_front();
-      ++num_ended_;
+    try {
+      while (!pending_.empty() && has_ended(*pending_.front().work)) {
+        pending_.pop_front();
+        ++num_ended_;
+      }
+    } catch (const std::exception& error) {
+      device_error_ = absl::InternalError(StatusFromException(error).message());
     }
   }
 
@@ -233,6 +244,7 @@ class NcclCommunicator final : public C10dCommunicator {
   mutable SteadyCondVar changed_;
   mutable std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);  // in the order in which they were started
   mutable uint64_t num_ended_ ABSL_GUARDED_BY(mu_) = 0;
+  mutable absl::Status device_error_ ABSL_GUARDED_BY(mu_);  // not OK: Watch will break the group
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread aborter_;  // started by the first thread that breaks the group; joined last
   std::thread watch_;
@@ -248,11 +260,12 @@ absl::Status NcclCollective::Wait() {
 }  // namespace
 
 void SetNcclEnvironment() {
-  // Variables that the user has set are respected, except the first four: with other values, c10d could end the process
+  // Variables that the user has set are respected, except the first five: with other values, c10d could end the process
   // or block a thread.
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 1);
   setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 1);
+  setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", 1);  // its thread would throw an error of CUDA, and no one catches it
   setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "1", 1);
   setenv("NCCL_RAS_ENABLE", "0", /*overwrite=*/0);  // would open a port, the same for all jobs of a host
 }

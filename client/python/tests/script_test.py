@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 
 def run(text):
     return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=60,
@@ -84,6 +86,65 @@ def test_a_forked_process_that_asks_for_requests_is_signalled_with_the_rank(monk
     """)
 
     assert done.stdout == "7\n", done.stderr
+
+
+def test_a_process_that_a_worker_has_forked_is_signalled_with_the_rank_if_it_asks(monkeypatch):
+    """It joins the group of the rank, not the one of the worker."""
+    monkeypatch.setenv("TRAINYARD_JOB_ID", "abcdefgh")
+    done = run(FORKS + """
+    rank_group = os.getpgrp()
+    result_reading, result_writing = os.pipe()
+
+    def work_of_worker():
+        child = start(asks=True)
+        os.write(result_writing, b"y" if os.getpgid(child.pid) == rank_group else b"n")
+        child.join()
+        os._exit(child.exitcode)
+
+    worker = multiprocessing.get_context("fork").Process(target=work_of_worker)
+    worker.start()
+    print(os.read(result_reading, 1).decode())
+    os.killpg(0, signal.SIGTERM)
+    worker.join()
+    print(worker.exitcode)
+    """)
+
+    assert done.stdout.split() == ["y", "7"], done.stderr
+
+
+SPAWNS = """
+import multiprocessing, os, signal, sys, time
+import trainyard
+
+def work(connection, asks):
+    if asks: trainyard.stop_requested()
+    connection.send(os.getpgrp())
+    while not trainyard.script._received: time.sleep(0.01)
+    os._exit(7)
+
+if __name__ == "__main__":
+    os.setsid()
+    trainyard.stop_requested()
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=work, args=(theirs, "asks" in sys.argv))
+    child.start()
+    print("in the group" if ours.recv() == os.getpgrp() else "alone")
+    os.killpg(0, signal.SIGTERM)
+    if "asks" not in sys.argv: child.terminate()
+    child.join()
+    print(trainyard.stop_requested(), child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("asks, lines", [([], ["alone", "True -15"]), (["asks"], ["in the group", "True 7"])])
+def test_a_spawned_worker_is_signalled_with_the_rank_only_if_it_asks(monkeypatch, tmp_path, asks, lines):
+    monkeypatch.setenv("TRAINYARD_JOB_ID", "abcdefgh")
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNS)
+
+    done = subprocess.run([sys.executable, script, *asks], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stdout.splitlines() == lines, done.stderr
 
 
 def test_outside_of_a_job_a_worker_stays_in_its_group_and_can_be_terminated(monkeypatch):

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
+#include "client/launch_config.h"
 #include "client/launch_flags.h"
 #include "client/launch_progress.h"
 #include "tests/unit/temporary_folder.h"
@@ -219,6 +220,23 @@ TEST(LaunchFlags, ASeparatorBeforeTheScript_IsDropped_AndThoseOfTheScriptStay) {
               ElementsAre("--coordinator", "h:1", "launch", "--num_processes", "2", "-m", "a"));
   EXPECT_THAT(without({"launch", "a.py", "--", "x"}), ElementsAre("launch", "a.py", "--", "x"));
   EXPECT_THAT(without({"run", "--", "job.yaml"}), ElementsAre("run", "--", "job.yaml"));
+}
+
+TEST(LaunchFlags, CountsOfAccelerateAndOfTorchrun_AreCombinedOrRefused) {
+  LaunchFlags launch;
+  launch.nproc_per_node = "4";
+  AccelerateFlags machines;
+  machines.flags.num_machines = 2;
+  machines.any = machines.has_ranks = true;
+  EXPECT_TRUE(ApplyAccelerateFlags(machines, "/", &launch).ok());
+  EXPECT_EQ(launch.nnodes, "2");
+  EXPECT_EQ(launch.nproc_per_node, "4");
+
+  AccelerateFlags processes;
+  processes.flags.num_processes = 8;
+  processes.any = processes.has_hosts = true;
+  EXPECT_THAT(std::string(ApplyAccelerateFlags(processes, "/", &launch).message()),
+              HasSubstr("with --nnodes, give --nproc-per-node"));
 }
 
 }  // namespace

@@ -168,6 +168,13 @@ absl::StatusOr<std::string> MonitoredBarrierMain(Communicator& comm, const std::
   return comm.MonitoredBarrier(absl::Milliseconds(300)).ToString();
 }
 
+// The last rank crashes before the second barrier.
+absl::StatusOr<std::string> CrashBeforeBarrierMain(Communicator& comm, const std::string&) {
+  RETURN_IF_ERROR(comm.MonitoredBarrier(absl::Minutes(1)));
+  if (comm.rank() == comm.world_size() - 1) raise(SIGKILL);
+  return comm.MonitoredBarrier(absl::Minutes(1)).ToString();
+}
+
 class CommunicatorByWorldSize : public testing::TestWithParam<Group> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorByWorldSize,
                          testing::Values(Group{Transport::kGloo, 1}, Group{Transport::kGloo, 2},
@@ -286,6 +293,18 @@ TEST(Hostwise, PeerCrash_FailsTheOperationOnAllOtherRanks) {
   }
 }
 
+TEST(Gloo, MonitoredBarrier_NamesABrokenConnectionAsSuch) {
+  World world(3, "crash-before-barrier", "", Transport::kGloo);
+
+  EXPECT_FALSE(world.ResultOf(2).ok());
+  for (int rank : {0, 1}) {
+    absl::StatusOr<std::string> status = world.ResultOf(rank);
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_TRUE(absl::StrContains(*status, "UNAVAILABLE")) << *status;
+    if (rank == 0) EXPECT_TRUE(absl::StrContains(*status, "a connection broke after ")) << *status;
+  }
+}
+
 TEST(Gloo, Rendezvous_WithAMissingPeer_TimesOut) {
   MemoryStore store;
   auto communicator =
@@ -337,6 +356,7 @@ int main(int argc, char** argv) {
                         {"large", LargeMain},
                         {"mixed", MixedMain},
                         {"deviating", DeviatingMain},
+                        {"crash-before-barrier", CrashBeforeBarrierMain},
                         {"monitored-barrier", MonitoredBarrierMain}});
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

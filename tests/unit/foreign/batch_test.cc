@@ -79,5 +79,37 @@ TEST(BatchTest, AFlagReplacesTheBatchAndTheAccumulationFollows) {
                      testing::HasSubstr("is 4 instead of 2, because of --set")));
 }
 
+// As in DeepSpeed, which reduces the gradients of stages 2 and 3 after each micro-batch.
+TEST(BatchTest, GradientsThatDeepSpeedShardsAreReducedAfterEachOfSeveralMicroBatches) {
+  const auto reduces = [](const std::string& values, std::vector<std::string> flags) {
+    const Imported imported = Import(absl::StrCat("{", values, "}"), RequiredFlagsAnd(std::move(flags)));
+    EXPECT_THAT(imported.Warnings(), testing::Not(testing::HasSubstr("reduce_every_micro_batch"))) << values;
+    return imported.job.spec.parallel().has_reduce_every_micro_batch();
+  };
+  const std::string two = R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "zero_optimization": )";
+  const std::string ranks = "resources.ranks=2";
+
+  EXPECT_TRUE(reduces(two + R"({"stage": 2})", {ranks}));
+  EXPECT_TRUE(reduces(two + R"({"stage": 3})", {ranks}));
+  EXPECT_TRUE(reduces(two + R"({"stage": 3, "mics_shard_size": 2})", {"resources.ranks=2"}));
+  EXPECT_FALSE(reduces(two + R"({"stage": 1})", {ranks})) << "DeepSpeed reduces them once per step, too";
+  EXPECT_FALSE(reduces(two + R"({"stage": 2})", {"resources.ranks=4"})) << "a step is one micro-batch";
+  EXPECT_FALSE(reduces(two + R"({"stage": 2})", {})) << "one rank reduces nothing";
+  EXPECT_FALSE(reduces(two + R"({"stage": 2})", {ranks, "parallel.data=ddp"})) << "--set says ddp";
+}
+
+TEST(BatchTest, TheReductionOfEachMicroBatchIsAnnounced) {
+  const std::string file =
+      R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}})";
+
+  const Imported imported = Import(file, RequiredFlagsAnd({"resources.ranks=2"}));
+
+  EXPECT_EQ(imported.Became("zero_optimization.stage"), "parallel.data=zero2 parallel.reduce_every_micro_batch=true");
+  EXPECT_THAT(imported.Notes(), testing::HasSubstr("parallel.reduce_every_micro_batch is true: with stages 2 and 3"));
+  EXPECT_FALSE(Import(file, RequiredFlagsAnd({"resources.ranks=2", "parallel.reduce_every_micro_batch=false"}))
+                   .complete.parallel()
+                   .reduce_every_micro_batch());
+}
+
 }  // namespace
 }  // namespace trainyard::foreign

@@ -83,6 +83,17 @@ TEST(ImportTest, WhatTrainyardDoesNotHaveIsRefusedByName) {
   EXPECT_EQ(ErrorsOf(R"({"elasticity": {"enabled": false}, "train_batch_size": 8})"), "");
 }
 
+// The batch of the job would be larger than theirs by the number of ranks.
+TEST(ImportTest, ABatchThatIsSplitAmongTheRanksIsRefused) {
+  EXPECT_THAT(
+      ErrorsOf(R"({"fsdp": true, "per_device_train_batch_size": 8, "accelerator_config": {"split_batches": true}})"),
+      HasSubstr("accelerator_config.split_batches: true is not available: per_device_train_batch_size would be "
+                "the batch of all ranks"));
+  EXPECT_EQ(
+      ErrorsOf(R"({"fsdp": true, "per_device_train_batch_size": 8, "accelerator_config": {"split_batches": false}})"),
+      "");
+}
+
 TEST(ImportTest, ContradictionsAreRefused) {
   EXPECT_THAT(
       ErrorsOf("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_offload_params: true, "

@@ -75,6 +75,20 @@ TEST(HeadLoss, WritesTheGradientOfTheWeightIntoTheSink_AndAddsFromTheSecondPassO
   }
 }
 
+// 500 pieces are added; 16 bits lack the digits for what one of them adds to the sum.
+TEST(HeadLoss, RoundsAGradientOf16BitsOnce) {
+  HeadCase c{.x = at::full({2'000, 8}, 1.0f), .weight = at::zeros({67, 8}), .targets = at::zeros({2'000}, at::kLong)};
+  c.targets.narrow(0, 0, 500).fill_(66);
+  c.targets.narrow(0, 500, 8).fill_(-1);
+  const auto exact = HeadThenLoss(c, at::kDouble);
+  for (at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    CollectingSink sink({at::full({67, 8}, 5.0f).to(type)});
+    Chunked(c, type, /*max_elements=*/67 * 4, &sink);
+    EXPECT_LT(RelativeDifference(sink.Claim(0).tensor, exact[2]), 1e-2) << type;
+    EXPECT_EQ(sink.done(), (std::vector<int>{1}));
+  }
+}
+
 TEST(HeadLoss, WithoutATargetThatCounts_IsZeroWithGradientsOfZero) {
   at::manual_seed(5);
   HeadCase c;

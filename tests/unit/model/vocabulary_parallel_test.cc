@@ -57,6 +57,28 @@ TEST(VocabularyParallel, LossInPieces_IsThatOfAllScores_AndTheGradientGoesToTheS
   });
 }
 
+// 500 pieces are added; 16 bits lack the digits for what one of them adds to the sum. The probabilities are 1/8.
+TEST(VocabularyParallel, AGradientOf16Bits_IsRoundedOnce) {
+  const at::Tensor x = at::ones({2'000, 8}, at::kBFloat16), weight = at::zeros({8, 8}, at::kBFloat16);
+  const at::Tensor targets = at::zeros({2'000}, at::kLong);
+
+  OnTensorRanks(2, [&](CountingGroup& group) {
+    const at::Tensor own = Leaf(weight.narrow(0, group.rank() * 4, 4));
+    const at::Tensor place = at::full_like(own.detach(), 2);
+    CollectingSink sink({place});
+    const VocabularyRows held = RowsFrom(group.rank() * 4, own, group);
+
+    const at::Tensor loss =
+        VocabularyLoss(Leaf(x), held, targets, at::kFloat, /*keeps_scores=*/false, &sink, /*max_elements=*/16);
+    loss.backward();
+
+    const at::Tensor expected = at::ones({4, 8}, at::kFloat) * 250;
+    if (group.rank() == 0) expected.select(0, 0).fill_(-1750);
+    EXPECT_LT(RelativeDifference(place, expected), 1e-2);
+    EXPECT_THAT(sink.done(), testing::ElementsAre(1));
+  });
+}
+
 TEST(VocabularyParallel, LargeScores_DoNotOverflow) {
   const at::Tensor x = at::ones({2, 1}, at::kFloat), weight = at::arange(8, at::kFloat).view({8, 1}) * 500;
   const at::Tensor targets = at::arange(2, at::kLong) + 6;

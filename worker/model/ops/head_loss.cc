@@ -87,9 +87,14 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
         result[kWeight] = at::empty(weight.sizes(), weight.options().dtype(type));
       }
     }
-    const at::Tensor to = place.tensor.defined() ? place.tensor : result[kWeight];
+    const int64_t at_a_time = context->saved_data["at_a_time"].toInt();
+    // A sum of 16 bits would lose most of what many pieces of rows add to it.
+    const bool by_columns = place.tensor.defined() && place.tensor.element_size() == 2 && x.size(0) > at_a_time;
+    if (by_columns) WriteByColumns(saved, gradients[0], output, at_a_time, place);
+    const at::Tensor to = by_columns ? at::Tensor() : place.tensor.defined() ? place.tensor : result[kWeight];
     bool overwrites = place.overwrites;
-    ForPieces(x.size(0), context->saved_data["at_a_time"].toInt(), [&](int64_t first, int64_t rows) {
+    const int64_t rows_left = to.defined() || result[kX].defined() ? x.size(0) : 0;
+    ForPieces(rows_left, at_a_time, [&](int64_t first, int64_t rows) {
       const at::Tensor part = x.narrow(0, first, rows), target = targets.narrow(0, first, rows).unsqueeze(1);
       at::Tensor scores = ScoresOf(part, weight, output);
       scores.sub_(log_sums.narrow(0, first, rows).unsqueeze(1)).exp_();
@@ -106,6 +111,24 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
       result[kWeight] = result[kWeight].to(weight.scalar_type());
     }
     return result;
+  }
+
+ private:
+  // Writes or adds the gradient of the weight for a part of the vocabulary at a time, each by one product of all rows,
+  // so that each element is rounded once. Costs one more product than pieces of rows, but needs no more memory.
+  static void WriteByColumns(const std::vector<at::Tensor>& saved, const at::Tensor& seed, at::ScalarType output,
+                             int64_t at_a_time, const GradientSink::Place& place) {
+    const at::Tensor &x = saved[0], &weight = saved[1], &targets = saved[2], &log_sums = saved[3];
+    const int64_t vocabulary = weight.size(0);
+    ForPieces(vocabulary, std::max<int64_t>(1, at_a_time * vocabulary / x.size(0)), [&](int64_t first, int64_t count) {
+      at::Tensor scores = ScoresOf(x, weight.narrow(0, first, count), output);
+      scores.sub_(log_sums.unsqueeze(1)).exp_();
+      const at::Tensor numbers = (targets - first).unsqueeze(1);
+      const at::Tensor has_target = numbers.ge(0).logical_and(numbers.lt(count));
+      scores.scatter_add_(1, numbers.clamp_min(0).clamp_max(count - 1), has_target.to(scores.scalar_type()).neg());
+      scores.mul_(seed).masked_fill_(targets.lt(0).unsqueeze(1), 0);
+      WriteTransposedProduct(scores.to(x.scalar_type()), x, place.tensor.narrow(0, first, count), place.overwrites);
+    });
   }
 };
 

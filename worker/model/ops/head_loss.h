@@ -4,7 +4,8 @@
 // Forward computes the scores of a few rows at a time and keeps one number per row, the logarithm of the sum of
 // exponentials. Backward computes the scores again, replaces them by their gradient, and multiplies the gradient with w
 // and x, before the next rows are processed. The memory for scores is bounded (HeadLossElements), at the price of one
-// more product. Results equal those of the head followed by the loss, except for the order of sums.
+// more product. Results equal those of the head followed by the loss, except for the order of sums. If the sink has 16
+// bits, the gradient of w is computed by parts of the vocabulary on a CPU, so that it is rounded once.
 //
 // On a GPU, sizes are padded to what its matrix units need, and one kernel replaces scores by their gradients
 // (row_cross_entropy.h). Without a sink, forward computes the gradients too, apart from the factor that backward is

@@ -147,7 +147,9 @@ struct VocabularyLossFunction : torch::autograd::Function<VocabularyLossFunction
       // 16-bit gradients are summed in fp32.
       if (!place.tensor.defined()) result[kWeight] = at::empty(weight.sizes(), weight.options().dtype(pass->sums));
     }
-    const at::Tensor to = place.tensor.defined() ? place.tensor : result[kWeight];
+    // A sum of 16 bits would lose most of what many pieces of rows add to it.
+    const bool by_columns = place.tensor.defined() && place.tensor.element_size() == 2 && x.size(0) > pass->at_a_time;
+    const at::Tensor to = by_columns ? at::Tensor() : place.tensor.defined() ? place.tensor : result[kWeight];
     bool overwrites = place.overwrites;
     const at::Tensor weights_of_rows = pass->targets.ge(0).to(pass->sums).mul_(gradients[0]);
     pass->ForPieces([&](int64_t first, int64_t count) {
@@ -160,10 +162,28 @@ struct VocabularyLossFunction : torch::autograd::Function<VocabularyLossFunction
       if (to.defined()) WriteTransposedProduct(grad, rows, to, overwrites);
       overwrites = false;
     });
+    if (by_columns) WriteByColumns(*pass, x, weight, weights_of_rows, place);
     if (place.tensor.defined()) pass->sink->Done(pass->weight_number);
     if (result[kWeight].defined()) result[kWeight] = result[kWeight].to(weight.scalar_type());
     if (result[kX].defined()) pass->group->Wait();
     return result;
+  }
+
+  // Writes or adds the gradient of the weight for a part of this rank's vocabulary at a time, each by one product of
+  // all rows, so that each element is rounded once. Costs one more product than pieces of rows, but no more memory.
+  static void WriteByColumns(const LossPass& pass, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& weights_of_rows, const GradientSink::Place& place) {
+    const int64_t held = weight.size(0), columns = std::max<int64_t>(1, pass.at_a_time * held / x.size(0));
+    for (int64_t first = 0; first < held; first += columns) {
+      const int64_t count = std::min(columns, held - first);
+      const at::Tensor scores = pass.ScoresOf(x, weight.narrow(0, first, count));
+      scores.sub_(pass.log_sums.unsqueeze(1)).exp_().mul_(weights_of_rows.unsqueeze(1));
+      const at::Tensor numbers = pass.numbers - first;
+      const at::Tensor lacks_target = numbers.lt(0).logical_or(numbers.ge(count));
+      scores.scatter_add_(1, numbers.clamp_min(0).clamp_max(count - 1).unsqueeze(1),
+                          weights_of_rows.neg().masked_fill_(lacks_target, 0).unsqueeze(1));
+      WriteTransposedProduct(scores.to(x.scalar_type()), x, place.tensor.narrow(0, first, count), place.overwrites);
+    }
   }
 
   // Returns the tensor that has the sum of the gradient of x, or this rank's part of it, after the group's Wait.

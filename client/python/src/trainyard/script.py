@@ -6,18 +6,22 @@ also send SIGTERM first. Uses neither gRPC nor a thread.
 
 The signal goes to the process group of the rank. It would end the workers of a DataLoader, and their end raises an
 error in the process that uses them, before that process can save. So processes that multiprocessing forks after the
-first call of stop_requested leave the group. SIGTERM that is sent to them alone (Process.terminate) ends them as usual.
+first call of stop_requested leave the group; those that it spawns leave it when they import this package. SIGTERM that
+is sent to them alone (Process.terminate) ends them as usual.
 """
 
 import os
 import signal
+import sys
 import threading
 import warnings
+
+_NOTED_BY = "TRAINYARD_SIGTERM_NOTED_BY"  # the pid of the process that has set it; its children inherit the variable
 
 _received = False
 _pid = 0  # the process that has installed the handler; 0: none
 _previous = None  # the handler before it
-_left_group = None  # the process group of the rank, in a forked process that has left it
+_left_group = None  # the process group of the rank, in a process that has left it
 
 
 def _note(number, frame):
@@ -32,22 +36,34 @@ def _note(number, frame):
 
 
 def _leave_group():
-    """Runs in each process that multiprocessing has forked. The rank's shim ends the process even outside of the group.
-    Outside of a job, the process stays in the group: a terminal or another launcher may end all processes by it."""
+    """Runs in each process that multiprocessing has forked or spawned. The rank's shim ends the process even outside of
+    the group. Outside of a job, the process stays in the group: a terminal or another launcher may end all processes by
+    it."""
     global _left_group
     group = os.getpgrp()
     if not os.environ.get("TRAINYARD_JOB_ID") or group == os.getpid():
         return
     try:
         os.setpgid(0, 0)
-        _left_group = group
     except OSError:
-        pass
+        return
+    if _left_group is None:  # otherwise the parent has left the group of the rank, and `group` is the parent's
+        _left_group = group
+
+
+def _is_spawned_by_noting_process():
+    """Whether multiprocessing has spawned this process from one that notes SIGTERM. Workers of a fork server stay in
+    the group: they need the server, which imports the script only in some versions of Python."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or os.environ.get(_NOTED_BY) != str(os.getppid()):
+        return False
+    # While such a process imports the script, it has no parent_process yet, but this mark.
+    return process.parent_process() is not None or getattr(process.current_process(), "_inheriting", False)
 
 
 def _join_group():
-    """Called in a forked process that calls stop_requested: it must receive the signal, too, so it joins the group
-    again."""
+    """Called in a process that calls stop_requested: it must receive the signal, too, so it joins the group again if it
+    has left it."""
     global _left_group
     if _left_group is None:
         return
@@ -70,6 +86,7 @@ def _install():
         _previous = signal.getsignal(signal.SIGTERM)
     is_first = _pid == 0  # a forked process has inherited what is registered
     _pid = os.getpid()
+    os.environ[_NOTED_BY] = str(_pid)
     signal.signal(signal.SIGTERM, _note)
     _join_group()
     if is_first:
@@ -102,7 +119,6 @@ def should_stop():
 
 def largest_of_ranks(value):
     """The largest value of all ranks, by one all-reduce; without torch.distributed, the value of this rank."""
-    import sys
     distributed = sys.modules.get("torch.distributed")  # a script that uses it has imported it
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return value
@@ -114,3 +130,7 @@ def largest_of_ranks(value):
     largest = torch.tensor([value], device=device)
     distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
     return largest.item()
+
+
+if _is_spawned_by_noting_process():
+    _leave_group()
