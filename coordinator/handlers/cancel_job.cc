@@ -114,7 +114,12 @@ Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
                              ", so it cannot request a save; cancel the job without --save, or wait for its end")),
             {}};
   }
-  return {event.call, absl::OkStatus(), *CancelUnknown(turn, event.job, event.reason)};
+  v1::Job cancelled = *CancelUnknown(turn, event.job, event.reason);
+  if (!event.by.empty()) {
+    turn.DecideCluster(HostName(), DecisionRule::kOperator, NoticeLevel::kInfo,
+                       absl::StrCat("cancel of job ", id, " requested by ", event.by));
+  }
+  return {event.call, absl::OkStatus(), std::move(cancelled)};
 }
 
 }  // namespace

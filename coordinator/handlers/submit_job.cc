@@ -169,6 +169,7 @@ void Run(Turn& turn, SubmitJob& event) {
   turn.Enqueue(job);
   turn.Save(job);
   turn.SetReason(job, "accepted");
+  Recorded(turn, job, "submit", event.by, absl::OkStatus()).IgnoreError();
   turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(),
                          ") accepted: ", Plural(job.world_size(), "rank"), ", digest ", job.head().spec_digest()));
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(job)});

@@ -24,7 +24,9 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kSecondsMax = 0.5;  // a thousand times the usual time, for loaded machines and sanitizers
 
@@ -324,6 +326,20 @@ class FuzzedCluster {
  private:
   FakeHost host_;
 };
+
+TEST(JobRecord, ASubmissionIsRecordedWithItsCaller) {
+  Harness harness;
+  v1::SubmitRequest request;
+  *request.mutable_spec() = MakeSpec(2);
+  request.set_job_id(kJob);
+  request.set_default_run_root("/runs");
+
+  harness.Handle(SubmitJob{CallId(9'001), request, JobId("fallback0001"), "the operator at 127.0.0.1:5012"});
+  harness.Handle(SubmitJob{CallId(9'002), request, JobId("fallback0001"), "the operator at 127.0.0.1:5013"});
+
+  EXPECT_THAT(harness.Decisions(kJob), Contains("operator: submit requested by the operator at 127.0.0.1:5012"));
+  EXPECT_THAT(harness.Decisions(kJob), Not(Contains(HasSubstr("5013")))) << "a repeated call submits nothing";
+}
 
 TEST(JobRecord, SpecThatLeavesTooLittleSpaceInTheStore_IsRefused) {
   const auto spec_with_files = [](int files) {
