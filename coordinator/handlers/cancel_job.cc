@@ -79,6 +79,9 @@ absl::Status CancelWhenSaved(Turn& turn, Job& job, const std::string& reason) {
 
 // REQUIRES: the job has not ended.
 absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
+  // A repeated request finds the job being cancelled and changes nothing.
+  const bool is_cancelled = job.record.cancelled() || job.record.ending() == v1::JobRecord::ENDING_CANCEL;
+  if (job.state() == v1::JOB_STATE_STOPPING && is_cancelled) return absl::OkStatus();
   if (job.head().spec().has_command()) return CancelWhenSaved(turn, job, reason);
   const bool is_training =
       job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure() && job.head().spec().has_train();
@@ -94,8 +97,7 @@ absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
     EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
     return absl::OkStatus();
   }
-  // A pause, a restart or a preemption saves before the ranks exit, too, so only the outcome changes. A job that is
-  // already being cancelled is left as it is.
+  // A pause, a restart or a preemption saves before the ranks exit, too, so only the outcome changes.
   if (!ContinuesLater(job.record.ending())) return absl::OkStatus();
   ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
   return absl::OkStatus();
