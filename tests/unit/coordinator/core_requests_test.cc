@@ -356,7 +356,7 @@ TEST(JobRecord, SpecThatLeavesTooLittleSpaceInTheStore_IsRefused) {
 
   EXPECT_TRUE(accepted.ok()) << accepted;
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("spec: has 6"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the spec has 6"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 655360 are accepted"));
   EXPECT_EQ(harness.core->state().jobs.size(), 1u);
 }
