@@ -21,9 +21,11 @@
 namespace trainyard::client {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::string StepLine(uint64_t step, double loss) {
   return absl::StrCat("{\"event\":\"step\",\"step\":", step, ",\"loss\":", loss, ",\"step_s\":0.5}\n");
@@ -53,6 +55,20 @@ ReadFileResult ReadMetrics(const std::string& text) {
                   .ok());
   result.notes = (*source)->Notes();
   return result;
+}
+
+TEST(MetricsPlot, NamesNoLowestEvaluationIfNoneHasAFiniteLoss) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  const std::string eval = "{\"event\":\"eval\",\"step\":2,\"loss\":null,\"seconds\":1}\n";
+  ASSERT_TRUE(WriteFileAtomically(path, StepLine(1, 2) + StepLine(2, 1) + eval).ok());
+  auto source = OpenMetricsFile(path, "run");
+  ASSERT_TRUE(source.ok()) << source.status();
+
+  const absl::StatusOr<std::string> text = PlotText(**source, {});
+
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, AllOf(HasSubstr("evaluation"), Not(HasSubstr("inf"))));
 }
 
 TEST(MetricsLines, AreStepsAndEvaluationsOnly) {
