@@ -128,6 +128,7 @@ TEST_F(ReshardTest, OtherTypesAndTooManyRanks_AreRefused) {
 TEST_F(ReshardTest, ATypeThatCannotStoreAWeight_IsRefusedAndLeavesNothing) {
   const std::vector<float> values = {1, -70'000};
   const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  ASSERT_TRUE(MakeFolders(folder_ / "large").ok());
   auto saved = WriteCheckpoint(
       folder_ / "large", SmallManifest(9),
       {{.name = "ln_f.bias", .role = "parameter", .dtype = "F32", .shape = {2}, .bytes = bytes}}, FileSystem::Real());
