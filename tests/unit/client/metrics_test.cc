@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/event_file.h"
 #include "client/metrics_export.h"
 #include "client/metrics_record.h"
@@ -100,6 +101,15 @@ TEST(MetricsFiles, StepsThatALaterGenerationRepeatsReplaceTheEarlierOnes) {
 
   EXPECT_THAT(read.rows, ElementsAre("1 9", "2 2"));
   EXPECT_THAT(read.notes, ElementsAre(HasSubstr("7 records of steps that a later generation repeated")));
+}
+
+// Regression: the first pass found no step in such a file, and the second one read behind the end of an empty list.
+TEST(MetricsFiles, LinesThatEndWithCrLf_OrHaveOtherSpaces_AreRead) {
+  const auto read = ReadMetrics(absl::StrReplaceAll(StepLine(1, 9) + StepLine(2, 8), {{"\n", "\r\n"}}) +
+                                "{\"event\":\"step\",\"step\":3 , \"loss\":7}\n");
+
+  EXPECT_THAT(read.rows, ElementsAre("1 9", "2 8", "3 7"));
+  EXPECT_THAT(read.notes, IsEmpty());
 }
 
 TEST(MetricsFiles, AnEvaluationAfterALaterStepReplacesNothing) {
