@@ -6,7 +6,10 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/shard_writer.h"
+#include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
@@ -134,6 +137,30 @@ std::string ConvertValues(absl::string_view bytes, absl::string_view from, absl:
   std::string out(bytes.size() / DtypeBytes(from) * DtypeBytes(to), '\0');
   ConvertInto(bytes, from, to, absl::MakeSpan(out.data(), out.size()));
   return out;
+}
+
+absl::Status CheckNoOverflow(absl::string_view tensor, absl::string_view exact, absl::string_view from,
+                             absl::string_view converted, absl::string_view to) {
+  if (!HasNonfinite(to, converted)) return absl::OkStatus();
+  const uint64_t from_bytes = DtypeBytes(from), to_bytes = DtypeBytes(to), count = exact.size() / from_bytes;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!std::isinf(LoadAs(converted.data() + i * to_bytes, to))) continue;
+    const double value = LoadAs(exact.data() + i * from_bytes, from);
+    if (!std::isfinite(value)) continue;  // the weights contained it before
+    const bool is_f16 = to == "F16";
+    return absl::InvalidArgumentError(absl::StrCat(tensor, " has the value ", value, ", which the type ", to,
+                                                   " cannot store", is_f16 ? " (its largest value is 65504)" : "",
+                                                   "; choose ", is_f16 ? "bf16 or fp32" : "a type with a larger range",
+                                                   " for the weights, or keep their type ", from));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ConvertWeights(absl::string_view tensor, absl::string_view bytes, absl::string_view from,
+                                           absl::string_view to) {
+  std::string converted = ConvertValues(bytes, from, to);
+  RETURN_IF_ERROR(CheckNoOverflow(tensor, bytes, from, converted, to));
+  return converted;
 }
 
 }  // namespace trainyard

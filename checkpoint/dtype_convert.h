@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -22,5 +24,14 @@ void ConvertInto(absl::string_view bytes, absl::string_view from, absl::string_v
 // Returns `bytes`, which are values of type `from`, converted to type `to`. REQUIRES: both types are floating, and
 // `bytes` contains a whole number of values.
 std::string ConvertValues(absl::string_view bytes, absl::string_view from, absl::string_view to);
+
+// Checks that no value that is finite in `exact`, of type `from`, became infinite in `converted`, which contains the
+// same values in type `to`. Fails with InvalidArgument, which names the tensor, the value, and types that can store it.
+absl::Status CheckNoOverflow(absl::string_view tensor, absl::string_view exact, absl::string_view from,
+                             absl::string_view converted, absl::string_view to);
+
+// Does what ConvertValues does, and fails with the errors of CheckNoOverflow.
+absl::StatusOr<std::string> ConvertWeights(absl::string_view tensor, absl::string_view bytes, absl::string_view from,
+                                           absl::string_view to);
 
 }  // namespace trainyard

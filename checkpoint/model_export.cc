@@ -17,6 +17,7 @@
 #include "checkpoint/foreign_weights.h"
 #include "checkpoint/hugging_face_folder.h"
 #include "checkpoint/merge_adapter.h"
+#include "checkpoint/shard_writer.h"
 #include "common/files.h"
 #include "common/json_nesting.h"
 #include "common/status_macros.h"
@@ -90,19 +91,37 @@ absl::StatusOr<std::string> ReadStored(const Source& source, const std::string& 
   return bytes;
 }
 
-// Returns the bytes of the tensor with its adapter merged, in the type of the export.
-absl::StatusOr<std::string> ReadMerged(const Source& source, const ExportedTensor& tensor, const std::string& weight) {
-  const auto read = [&](int index, std::string& dtype) {
+// Returns the values of the tensor with its adapter merged, in type `dtype`.
+absl::StatusOr<std::string> ReadMerged(const Source& source, const ExportedTensor& tensor, const std::string& weight,
+                                       absl::string_view dtype) {
+  const auto read = [&](int index, std::string& stored) {
     const ParameterDescription& parameter = source.model.parameters[static_cast<size_t>(index)];
-    dtype = source.stored.at(parameter.name);
-    return ReadStored(source, parameter.name, dtype, parameter.shape);
+    stored = source.stored.at(parameter.name);
+    return ReadStored(source, parameter.name, stored, parameter.shape);
   };
   std::string a_dtype, b_dtype;
   ASSIGN_OR_RETURN(const std::string a, read(tensor.adapted->lora_a, a_dtype));
   ASSIGN_OR_RETURN(const std::string b, read(tensor.adapted->lora_b, b_dtype));
   const LoraSettings& lora = source.model.sizes.lora;
   return MergeAdapter(*tensor.adapted, lora.rank, LoraScale(lora), {weight, tensor.stored_dtype}, {a, a_dtype},
-                      {b, b_dtype}, tensor.info.dtype);
+                      {b, b_dtype}, dtype);
+}
+
+// Returns the values of the tensor in the type of the export. Fails with InvalidArgument if this type cannot store one.
+absl::StatusOr<std::string> ReadForExport(const Source& source, const ExportedTensor& tensor) {
+  const std::string& stored = tensor.stored_dtype;
+  const std::string& dtype = tensor.info.dtype;
+  ASSIGN_OR_RETURN(std::string bytes, ReadStored(source, tensor.name, stored, tensor.info.shape));
+  if (tensor.adapted == nullptr) {
+    if (stored == dtype) return bytes;
+    return ConvertWeights(tensor.name, bytes, stored, dtype);
+  }
+  ASSIGN_OR_RETURN(std::string merged, ReadMerged(source, tensor, bytes, dtype));
+  if (!HasNonfinite(dtype, merged)) return merged;
+  // The exact values, which need more memory, show whether the type is the cause.
+  ASSIGN_OR_RETURN(const std::string exact, ReadMerged(source, tensor, bytes, "F64"));
+  RETURN_IF_ERROR(CheckNoOverflow(tensor.name, exact, "F64", merged, dtype));
+  return merged;
 }
 
 absl::Status WriteFileOfWeights(const Source& source, const std::vector<ExportedTensor>& tensors,
@@ -112,13 +131,7 @@ absl::Status WriteFileOfWeights(const Source& source, const std::vector<Exported
   ASSIGN_OR_RETURN(auto file, file_system.Create(path));
   RETURN_IF_ERROR(file->Append(SafetensorsHeader(infos, {{"format", "pt"}})));
   for (const ExportedTensor& tensor : tensors) {
-    const std::string& stored = tensor.stored_dtype;
-    ASSIGN_OR_RETURN(std::string bytes, ReadStored(source, tensor.name, stored, tensor.info.shape));
-    if (tensor.adapted != nullptr) {
-      ASSIGN_OR_RETURN(bytes, ReadMerged(source, tensor, bytes));
-    } else if (stored != tensor.info.dtype) {
-      bytes = ConvertValues(bytes, stored, tensor.info.dtype);
-    }
+    ASSIGN_OR_RETURN(const std::string bytes, ReadForExport(source, tensor));
     RETURN_IF_ERROR(file->Append(bytes));
   }
   return file->Sync();

@@ -27,7 +27,8 @@ struct ExportOptions {
 // tokenizer if the tokens are bytes or the options name a tokenizer. The folder gets its name `out` only when it is
 // complete; a folder that another process makes there meanwhile is at <out>.partial afterwards. Fails with
 // AlreadyExists if something is at `out`, with FailedPrecondition if the checkpoint is of another model, with
-// InvalidArgument if an option is not valid, and with the errors of reading the checkpoint and of the file system.
+// InvalidArgument if an option is not valid or `dtype` cannot store a weight, and with the errors of reading the
+// checkpoint and of the file system.
 absl::Status ExportModel(const Checkpoint& checkpoint, const ModelSizes& sizes, const std::string& out,
                          FileSystem& file_system, const ExportOptions& options = {});
 

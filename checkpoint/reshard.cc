@@ -96,7 +96,9 @@ absl::Status WriteFile(const Checkpoint& from, const NewFile& file, const std::s
     RETURN_IF_ERROR(from.ReadRange(source.role, source.name, source.dtype, source.shape,
                                    static_cast<int64_t>(entry.first), static_cast<int64_t>(entry.count),
                                    absl::MakeSpan(bytes.data(), bytes.size())));
-    if (source.dtype != entry.tensor.dtype) bytes = ConvertValues(bytes, source.dtype, entry.tensor.dtype);
+    if (source.dtype != entry.tensor.dtype) {
+      ASSIGN_OR_RETURN(bytes, ConvertWeights(source.name, bytes, source.dtype, entry.tensor.dtype));
+    }
     RETURN_IF_ERROR(shard->Append(bytes));
     if (options.on_bytes != nullptr) options.on_bytes(bytes.size());
   }

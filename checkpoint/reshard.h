@@ -31,8 +31,8 @@ uint64_t ReshardedBytes(const Manifest& manifest, const ReshardOptions& options)
 // Writes the new checkpoint below `run_folder`, which is created if needed, with the same step and generation. The
 // manifest is that of `from` except for files, pieces, types, `nonfinite` and, with shards, `layout.world_size`, and
 // without copies of the weights (checkpoint.weights_copy). Fails with AlreadyExists if there is a checkpoint of that
-// step, with InvalidArgument for a type that weights cannot have or more than 100,000 ranks, and with the errors of
-// reading and of the file system.
+// step, with InvalidArgument for a type that weights cannot have or that cannot store one of them, or more than 100,000
+// ranks, and with the errors of reading and of the file system.
 absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const ReshardOptions& options,
                                                   const std::string& run_folder, FileSystem& file_system);
 

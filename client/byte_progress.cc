@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/text.h"
+#include "common/escape.h"
 
 namespace trainyard::client {
 namespace {
@@ -30,11 +31,14 @@ std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl
         absl::StrCat(label, " ", percent, amounts)}) {
     if (columns <= 0 || line.size() < static_cast<size_t>(columns)) return line;
   }
-  return absl::StrCat(label, " ", percent);
+  // The share is more important than the end of a long label.
+  const size_t space = static_cast<size_t>(std::max(columns, 1));
+  const size_t kept = space - std::min(space, percent.size() + 2);
+  return absl::StrCat(CutToColumns(label, kept), " ", percent);
 }
 
-ByteProgress::ByteProgress(FILE* stream, std::string label, uint64_t total)
-    : label_(std::move(label)), total_(total), began_(absl::Now()), terminal_(stream, TraitsOf(stream)) {}
+ByteProgress::ByteProgress(FILE* stream, absl::string_view label, uint64_t total)
+    : label_(EscapeText(label)), total_(total), began_(absl::Now()), terminal_(stream, TraitsOf(stream)) {}
 
 void ByteProgress::Add(uint64_t bytes) {
   absl::MutexLock lock(&mu_);

@@ -19,7 +19,8 @@ std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl
 
 class ByteProgress {
  public:
-  ByteProgress(FILE* stream, std::string label, uint64_t total);
+  // `label` may contain text from outside, such as the name of a file.
+  ByteProgress(FILE* stream, absl::string_view label, uint64_t total);
   void Add(uint64_t bytes);
 
  private:

@@ -122,6 +122,26 @@ absl::StatusOr<InspectedEntry> InspectEntry(const RunEntry& entry, bool verify, 
   return one;
 }
 
+bool IsNamed(const CheckpointOptions& options, const RunEntry& entry) {
+  return AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
+}
+
+// Inspects an entry. Returns none, with a message, if the entry is gone, and the user has not named it: a running job
+// may remove a checkpoint (checkpoint.keep) after it was listed or while it is being read.
+absl::StatusOr<std::optional<InspectedEntry>> InspectUnlessRemoved(const CheckpointOptions& options,
+                                                                   const Selection& chosen, const RunEntry& entry,
+                                                                   bool verify) {
+  absl::StatusOr<InspectedEntry> inspected = InspectEntry(entry, verify, options.threads);
+  const bool has_problem = !inspected.ok() || !inspected->found.problems.empty();
+  const bool is_gone = absl::IsUnavailable(inspected.status()) || !FileExists(entry.path);
+  if (has_problem && is_gone && !IsNamed(options, entry) && FileExists(chosen.run_folder)) {
+    Say(absl::StrCat(entry.name, " was removed in the meantime"));
+    return std::optional<InspectedEntry>();
+  }
+  RETURN_IF_ERROR(inspected.status());
+  return std::optional<InspectedEntry>(*std::move(inspected));
+}
+
 absl::Status ListCheckpoints(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   std::optional<StepFolder> best;
@@ -130,10 +150,11 @@ absl::Status ListCheckpoints(const CheckpointOptions& options) {
   }
   std::vector<InspectedEntry> all;
   for (const RunEntry& entry : chosen.entries) {
-    ASSIGN_OR_RETURN(InspectedEntry one, InspectEntry(entry, options.verify, options.threads));
-    one.best = best.has_value() && best->path == entry.path;
-    if (options.json) PrintJson(InspectedEntryJson(one));
-    all.push_back(std::move(one));
+    ASSIGN_OR_RETURN(std::optional<InspectedEntry> one, InspectUnlessRemoved(options, chosen, entry, options.verify));
+    if (!one.has_value()) continue;
+    one->best = best.has_value() && best->path == entry.path;
+    if (options.json) PrintJson(InspectedEntryJson(*one));
+    all.push_back(*std::move(one));
   }
   if (options.json) return absl::OkStatus();
   const std::string holder = chosen.run_folder.empty() ? "" : RunFolderHolder(chosen.run_folder);
@@ -158,32 +179,23 @@ absl::Status ShowCheckpoint(const CheckpointOptions& options) {
   return absl::DataLossError(absl::StrCat(one.entry.path, " is damaged"));
 }
 
-// A running job may remove a checkpoint (checkpoint.keep) after it was listed or while it is being read.
-bool WasRemovedMeanwhile(const RunEntry& entry, const absl::StatusOr<InspectedEntry>& inspected) {
-  if (inspected.ok() && inspected->found.problems.empty()) return false;
-  return absl::IsUnavailable(inspected.status()) || !FileExists(entry.path);
-}
-
 absl::Status Verify(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   size_t num_checked = 0, num_damaged = 0;
   for (const RunEntry& entry : chosen.entries) {
     // In a run folder, skip entries that are not checkpoints, but verify any folder that the user named.
-    const bool named = AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
-    if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
-    absl::StatusOr<InspectedEntry> inspected = InspectEntry(entry, /*verify=*/true, options.threads);
-    if (!named && FileExists(chosen.run_folder) && WasRemovedMeanwhile(entry, inspected)) {
-      Say(absl::StrCat(entry.name, " was removed in the meantime"));
-      continue;
-    }
-    ASSIGN_OR_RETURN(InspectedEntry one, std::move(inspected));
+    const bool skips_partial = entry.kind == RunEntry::Kind::kPartial && !IsNamed(options, entry);
+    if (entry.kind == RunEntry::Kind::kOrphan || skips_partial) continue;
+    ASSIGN_OR_RETURN(const std::optional<InspectedEntry> one,
+                     InspectUnlessRemoved(options, chosen, entry, /*verify=*/true));
+    if (!one.has_value()) continue;
     if (options.json) {
-      PrintJson(InspectedEntryJson(one));
+      PrintJson(InspectedEntryJson(*one));
     } else {
-      Print(VerdictText(one));
+      Print(VerdictText(*one));
     }
     ++num_checked;
-    if (!IsGood(one)) ++num_damaged;
+    if (!IsGood(*one)) ++num_damaged;
   }
   if (num_checked == 0) return NoCheckpointError(chosen);
   if (num_damaged == 0) return absl::OkStatus();

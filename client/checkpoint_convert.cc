@@ -113,6 +113,10 @@ absl::Status Export(const ConvertOptions& options) {
   how.source_folder = model.path();
   how.tokenizer = TokenizerToExport(train);
   how.chat_template = train.data().chat_template();
+  if (how.tokenizer.empty() && !model.path().empty() && sizes.vocabulary != ByteTokenizer::kVocabulary) {
+    Say(absl::StrCat("warning: the model was trained on bytes and not with the tokenizer of ", model.path(),
+                     ", so no tokenizer is exported"));
+  }
   ClearIfMissing("the generation_config.json of the model", how.source_folder);
   ClearIfMissing("the tokenizer", how.tokenizer);
   RETURN_IF_ERROR(ExportModel(*checkpoint, sizes, out, FileSystem::ForOthers(), how));

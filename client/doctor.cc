@@ -131,30 +131,37 @@ class Doctor {
     for (const ProbePair& pair : pairs) {
       auto job = Submit(pair);
       if (!job.ok()) {
-        for (const std::string& submitted : jobs) Cancel(submitted, "trainctl doctor could not submit all probes");
+        CancelAll(jobs, "trainctl doctor could not submit all probes");
         return job.status();
       }
       jobs.push_back(*job);
     }
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.time_limit_s);
     for (size_t i = 0; i < pairs.size(); ++i) {
-      ProbeResult result = Await(pairs[i], jobs[i], deadline);
-      Report(ProbeText(number, result));
-      results.push_back(std::move(result));
+      absl::StatusOr<ProbeResult> result = Await(pairs[i], jobs[i], deadline);
+      if (!result.ok()) {
+        const std::vector<std::string> rest(jobs.begin() + static_cast<ptrdiff_t>(i), jobs.end());
+        CancelAll(rest, "trainctl doctor cannot read its probes");
+        return result.status();
+      }
+      Report(ProbeText(number, *result));
+      results.push_back(*std::move(result));
     }
     if (interrupts_.interrupted()) return absl::CancelledError("interrupted; the probes are being cancelled");
     return results;
   }
 
-  ProbeResult Await(const ProbePair& pair, const std::string& job_id, absl::Time deadline) {
+  // Fails if the coordinator does not tell the state of the job, which is no problem of the hosts.
+  absl::StatusOr<ProbeResult> Await(const ProbePair& pair, const std::string& job_id, absl::Time deadline) {
     ProbeResult result{.hosts = pair, .error = "", .gflops = {}};
     absl::StatusOr<v1::Job> job = absl::UnknownError("");
     while (true) {
       job = GetJob(connection_, job_id);
       if (job.ok() && IsFinal(job->state())) break;
-      if (!job.ok() && !IsUnanswered(job.status())) break;
       const bool interrupted = interrupts_.interrupted();
-      if (interrupted || absl::Now() >= deadline) {
+      const bool ends_waiting = interrupted || absl::Now() >= deadline;
+      if (!job.ok() && !interrupted && (ends_waiting || !IsUnanswered(job.status()))) return job.status();
+      if (ends_waiting) {
         Cancel(job_id, "trainctl doctor stopped waiting for this probe");
         result.error = UnfinishedProbeText(interrupted, options_.time_limit_s,
                                            job.ok() ? absl::StrCat(StateName(job->state()), ", ", job->reason())
@@ -163,19 +170,17 @@ class Doctor {
       }
       absl::SleepFor(kPoll);
     }
-    if (!job.ok()) {
-      result.error = std::string(job.status().message());
-    } else if (job->state() != v1::JOB_STATE_SUCCEEDED) {
+    if (job->state() != v1::JOB_STATE_SUCCEEDED) {
       result.error =
           absl::StrCat("the probe ", job_id, " ", absl::AsciiStrToLower(StateName(job->state())), ": ", job->reason());
     } else {
-      Collect(job_id, &result);
+      RETURN_IF_ERROR(Collect(job_id, &result));
     }
     return result;
   }
 
   // The job has ended, so its stream delivers all events and ends.
-  void Collect(const std::string& job_id, ProbeResult* result) {
+  absl::Status Collect(const std::string& job_id, ProbeResult* result) {
     result->gflops.assign(result->hosts.size(), 0);
     size_t num_reports = 0;
     JobStream stream(connection_, job_id, {.give_up_after = absl::Seconds(10)});
@@ -191,12 +196,16 @@ class Doctor {
           ++num_reports;
         },
         [](absl::string_view) {});
-    if (!end.ok()) {
-      result->error = std::string(end.status().message());
-    } else if (num_reports < result->hosts.size()) {
+    RETURN_IF_ERROR(end.status());
+    if (num_reports < result->hosts.size()) {
       result->error = absl::StrCat("only ", num_reports, " of ", result->hosts.size(), " ranks of the probe ", job_id,
                                    " reported their measurements");
     }
+    return absl::OkStatus();
+  }
+
+  void CancelAll(const std::vector<std::string>& jobs, const std::string& why) {
+    for (const std::string& job : jobs) Cancel(job, why);
   }
 
   void Cancel(const std::string& job_id, const std::string& why) {

@@ -25,7 +25,12 @@ std::string BaseOfAdapters(v1::Model model) {
 }
 
 std::string TokenizerToExport(const v1::Train& train) {
-  return train.data().has_tokenizer_path() ? train.data().tokenizer_path() : train.model().path();
+  const v1::Data& data = train.data();
+  if (data.has_tokenizer_path()) return data.tokenizer_path();
+  // A resolved job names the path of every tokenizer that it reads text with, and `tokenizer` otherwise. Data that
+  // consist of tokens, and imported checkpoints, name no tokenizer; their tokens are those of the model's folder.
+  const bool reads_bytes = data.has_tokenizer() && !data.fields().has_input_ids();
+  return reads_bytes ? "" : train.model().path();
 }
 
 }  // namespace trainyard::client

@@ -12,7 +12,8 @@ namespace trainyard::client {
 // adapters of the checkpoint belong, and so on. Reads manifests; empty: the job names no weights.
 std::string BaseOfAdapters(v1::Model model);
 
-// The folder or file of the tokenizer of a job's data, else the folder of its model; empty: the job names neither.
+// The folder or file of the tokenizer of a resolved job's data, else the folder of its model; empty: the job names
+// neither, or it was trained on bytes.
 std::string TokenizerToExport(const v1::Train& train);
 
 }  // namespace trainyard::client

@@ -48,7 +48,7 @@ absl::Status HealthCallStatus(const grpc::Status& status, const HealthOptions& o
                                               "'; a coordinator has trainyard.v1.JobService and a worker daemon has "
                                               "trainyard.v1.AgentService"));
     case grpc::StatusCode::UNIMPLEMENTED:
-      return absl::UnimplementedError(
+      return absl::InvalidArgumentError(  // another address must be given
           absl::StrCat("the server at ", options.address,
                        " has no gRPC health service; give the address of a coordinator (port 7070) or the --health "
                        "address of a worker daemon (port 7073)"));

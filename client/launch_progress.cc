@@ -1,6 +1,7 @@
 #include "client/launch_progress.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include <map>
 #include <set>
@@ -22,7 +23,8 @@ constexpr size_t kOpenFilesMax = 256;
 
 class LaunchProgress final : public Progress {
  public:
-  explicit LaunchProgress(const LaunchPlan& plan) : plan_(plan), on_terminal_(OutputColumns() > 0) {}
+  explicit LaunchProgress(const LaunchPlan& plan)
+      : plan_(plan), stdout_on_terminal_(isatty(STDOUT_FILENO) != 0), stderr_on_terminal_(isatty(STDERR_FILENO) != 0) {}
   ~LaunchProgress() override { CloseFiles(); }
 
   void Start(const v1::Job& job, const std::vector<std::string>& warnings) override {
@@ -57,7 +59,8 @@ class LaunchProgress final : public Progress {
     if (!plan_.log_dir.empty()) Store(line);
     const bool filtered = !plan_.filter.empty() && plan_.filter.count(local_rank) == 0;
     if (filtered || (redirects && !tees)) return;
-    const std::string text = on_terminal_ ? LogLineForTerminals(line.text()) : line.text();
+    const bool on_terminal = line.is_stderr() ? stderr_on_terminal_ : stdout_on_terminal_;
+    const std::string text = on_terminal ? LogLineForTerminals(line.text()) : line.text();
     const std::string prefix = plan_.prefixes ? absl::StrCat("[", plan_.role, line.rank(), "]:") : "";
     WriteNow(line.is_stderr() ? stderr : stdout, absl::StrCat(prefix, text, "\n"));
   }
@@ -97,7 +100,7 @@ class LaunchProgress final : public Progress {
   }
 
   const LaunchPlan plan_;
-  const bool on_terminal_;
+  const bool stdout_on_terminal_, stderr_on_terminal_;
   std::string job_id_;
   std::string last_text_;
   std::map<std::string, FILE*> files_;  // null: cannot be written

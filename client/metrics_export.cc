@@ -142,9 +142,11 @@ std::string FiguresText(const PlotFigures& figures) {
   }
   if (figures.nonfinite > 0) rows.push_back({"  not finite", Plural(figures.nonfinite, "loss", "losses")});
   if (stats.newest_eval().has_value()) {
-    rows.push_back(
-        {"  evaluation", absl::StrFormat("%.4f at step %d, lowest %.4f at step %d", stats.newest_eval()->loss(),
-                                         stats.newest_eval()->step(), figures.lowest_eval, figures.lowest_eval_step)});
+    std::string eval = absl::StrFormat("%.4f at step %d", stats.newest_eval()->loss(), stats.newest_eval()->step());
+    if (std::isfinite(figures.lowest_eval)) {  // the losses of some evaluations may not be finite
+      absl::StrAppendFormat(&eval, ", lowest %.4f at step %d", figures.lowest_eval, figures.lowest_eval_step);
+    }
+    rows.push_back({"  evaluation", eval});
   }
   if (stats.TokensPerSecond() > 0) rows.push_back({"  tokens/s", Amount(stats.TokensPerSecond())});
   return rows.empty() ? "" : Table(rows);

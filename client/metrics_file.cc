@@ -81,6 +81,7 @@ class MetricsFileSource final : public MetricsSource {
         ++totals_.damaged;
         return absl::OkStatus();
       }
+      if (segments_.empty()) return Changed();  // the first pass found no record
       while (segment + 1 < segments_.size() && segments_[segment + 1].first_line <= number) ++segment;
       time += absl::Seconds(record->Duration());
       record->time = time;

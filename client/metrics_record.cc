@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "client/event_json.h"
@@ -67,7 +68,7 @@ absl::optional<MetricsRecord> ParseMetricsLine(absl::string_view line) {
                        : found->is_boolean() ? (found->get<bool>() ? 1 : 0)
                                              : std::numeric_limits<double>::quiet_NaN();
   }
-  record.line = std::string(line);
+  record.line = std::string(absl::StripAsciiWhitespace(line));
   return record;
 }
 
@@ -106,12 +107,14 @@ absl::optional<MetricsLineStart> ScanMetricsLine(absl::string_view line) {
   if (is_eval || is_step) {
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), step);
     const bool is_whole = error == std::errc() && end != rest.data() + rest.size() && (*end == ',' || *end == '}');
-    if (!is_whole || step >= kRecordStepMax || !absl::EndsWith(line, "}")) return absl::nullopt;
     const double seconds = NumberAfter(rest, is_eval ? "\"seconds\":" : "\"step_s\":");
-    return MetricsLineStart{
-        .is_eval = is_eval, .step = step, .seconds = std::isfinite(seconds) && seconds > 0 ? seconds : 0};
+    if (is_whole && step < kRecordStepMax && absl::EndsWith(line, "}")) {
+      return MetricsLineStart{
+          .is_eval = is_eval, .step = step, .seconds = std::isfinite(seconds) && seconds > 0 ? seconds : 0};
+    }
   }
-  const absl::optional<MetricsRecord> record = ParseMetricsLine(line);  // its keys are in another order
+  // The line is damaged, or another program wrote it: its keys are in another order, or it ends with CR LF.
+  const absl::optional<MetricsRecord> record = ParseMetricsLine(line);
   if (!record.has_value()) return absl::nullopt;
   return MetricsLineStart{.is_eval = record->is_eval, .step = record->step, .seconds = record->Duration()};
 }

@@ -41,7 +41,11 @@ class Parity {
 
   absl::StatusOr<int> Run() {
     const JobInput input{.file = options_.job.file, .overrides = options_.job.overrides};
-    ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/true));
+    interrupts_.OnFirst([] { _exit(kClientCancelled); });  // reading the job may take long
+    absl::StatusOr<LoadedJob> read = LoadJob(input, /*on_this_machine=*/true);
+    interrupts_.OnFirst(nullptr);
+    RETURN_IF_ERROR(read.status());
+    const LoadedJob& loaded = *read;
     RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
     if (!loaded.spec.has_train())
       return absl::InvalidArgumentError("the job is a probe or a command, which has no losses to compare");

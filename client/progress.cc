@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -73,6 +74,8 @@ class TextProgress final : public Progress {
                                      event.checkpoint().path(), " (", BytesText(event.checkpoint().size_bytes()), ")"));
         break;
       case v1::Event::kNotice:
+        // Only the user of this program can have submitted a job of its own daemons.
+        if (own_daemons_ && absl::StartsWith(event.notice().text(), "submit requested by ")) break;
         Notice(event.notice().level(), event.notice().text());
         break;
       case v1::Event::kProbe:

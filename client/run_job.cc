@@ -77,7 +77,12 @@ class JobRunner {
  private:
   absl::StatusOr<int> Train(Interrupts& interrupts) {
     const bool with_private_daemons = globals_.coordinator.empty();
-    ASSIGN_OR_RETURN(LoadedJob loaded, options_.load(with_private_daemons));
+    // Reading may take long: the job may come from a pipe, and its data may be in a large folder.
+    interrupts.OnFirst([this] { EndBeforeSubmission(); });
+    absl::StatusOr<LoadedJob> read = options_.load(with_private_daemons);
+    interrupts.OnFirst(nullptr);
+    RETURN_IF_ERROR(read.status());
+    const LoadedJob& loaded = *read;
     if (with_private_daemons) {
       RETURN_IF_ERROR(CheckHosts(loaded.spec));
     }

@@ -20,6 +20,7 @@
 #include "client/process.h"
 #include "client/run_folder.h"
 #include "client/tokenize_chats.h"
+#include "common/escape.h"
 #include "common/files.h"
 #include "common/limits.h"
 #include "common/plural.h"
@@ -100,7 +101,8 @@ void PrintTokens(const Tokenizer& tokenizer, const FileTokens& counted, bool sho
   Print(absl::StrFormat("%s: %s of %s, %.2f bytes per token\n", counted.file, Plural(counted.tokens, "token"),
                         Plural(counted.bytes, "byte"), BytesPerToken(counted)));
   if (!show) return;
-  for (const int32_t id : counted.ids) Print(absl::StrFormat("%8d  %s\n", id, tokenizer.TokenOf(id)));
+  // Line ends in a token are escaped, too, so that each token has one line.
+  for (const int32_t id : counted.ids) Print(absl::StrFormat("%8d  %s\n", id, EscapeText(tokenizer.TokenOf(id))));
 }
 
 absl::Status Tokenize(const TokenizeOptions& options) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/output.h"
+#include "common/escape.h"
 #include "common/files.h"
 #include "common/limits.h"
 #include "common/plural.h"
@@ -123,7 +124,8 @@ class ChatReader {
       Print(absl::StrCat("\n", read.file, ":", shown.line, ":\n", shown.chat.text, "\n\n"));
       for (size_t i = 0; i < shown.chat.tokens.size(); ++i) {
         const auto id = static_cast<int32_t>(shown.chat.tokens[i]);
-        Print(absl::StrFormat("%c %8d  %s\n", shown.chat.is_reply[i] ? '*' : ' ', id, tokenizer_.TokenOf(id)));
+        const std::string token = EscapeText(tokenizer_.TokenOf(id));  // on one line
+        Print(absl::StrFormat("%c %8d  %s\n", shown.chat.is_reply[i] ? '*' : ' ', id, token));
       }
     }
   }

@@ -119,8 +119,11 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
   std::unique_ptr<PreparedJob> prepared;
   if (loaded->problems.ok()) {
     auto job = PrepareJob(loaded->spec, {.job_id = "<id>", .default_run_root = DefaultRunRoot(WorkingDirectory())});
-    if (!job.ok()) return ReportStatus(job.status(), options.json);
-    prepared = std::make_unique<PreparedJob>(*std::move(job));
+    if (job.ok()) {
+      prepared = std::make_unique<PreparedJob>(*std::move(job));
+    } else {
+      loaded->problems.AddError({}, "", job.status().message());
+    }
   }
   absl::Status status = ProblemsStatus(input, loaded->problems);
   if (options.json) {

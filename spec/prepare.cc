@@ -2,7 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bad_request.h"
+#include "common/limits.h"
 #include "common/problems.h"
+#include "common/status_macros.h"
 #include "common/strict_yaml.h"
 #include "spec/digest.h"
 #include "spec/former_keys.h"
@@ -21,6 +23,26 @@ v1::JobSpec SpecOfRanks(v1::JobSpec spec) {
   spec.clear_priority();
   AddFormerKeys(spec);
   return spec;
+}
+
+// Approximately the size of the job's record in the coordinator's store, which keeps the spec both ways.
+size_t RecordBytes(const PreparedJob& job) {
+  size_t bytes = job.spec.ByteSizeLong() + job.bytes.size();
+  for (const v1::ResolvedKey& decision : job.decisions) bytes += decision.ByteSizeLong();
+  for (const std::string& warning : job.warnings) bytes += warning.size();
+  return bytes;
+}
+
+// Refuses a job whose record leaves too little space in its entry of the store for what is added later.
+absl::Status CheckRecordSize(const PreparedJob& job) {
+  const size_t bytes = RecordBytes(job);
+  if (bytes <= limits::kJobRecordBytes) return absl::OkStatus();
+  Problems problems;
+  problems.AddError({}, "",
+                    absl::StrCat("the spec has ", job.spec.ByteSizeLong(), " bytes when it is complete, which makes a ",
+                                 "record of ", bytes, " bytes in the coordinator's store; at most ",
+                                 limits::kJobRecordBytes, " are accepted; shorten its lists and texts"));
+  return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");
 }
 
 }  // namespace
@@ -48,6 +70,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOpt
   job.decisions = ResolveJob(options.job_id, options.default_run_root, &job.spec);
   job.bytes = SpecBytes(SpecOfRanks(job.spec));
   job.digest = SpecDigest(job.bytes);
+  RETURN_IF_ERROR(CheckRecordSize(job));
   return job;
 }
 

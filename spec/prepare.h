@@ -30,7 +30,7 @@ struct PreparedJob {
 };
 
 // Fails with InvalidArgument, which lists every problem of the spec, one per line, and also as google.rpc.BadRequest
-// (bad_request.h) with fields below `spec`.
+// (bad_request.h) with fields below `spec`. A job whose record would be too large for the store is such a problem.
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options);
 
 }  // namespace trainyard

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -139,6 +140,21 @@ std::vector<AddedToken> NumberAdded(const JsonPart& file, const BpeSurroundings&
   return added;
 }
 
+// The special tokens of the vocabulary that other files name and that are not among `added`.
+std::vector<AddedToken> NamedInVocabulary(const BpeSurroundings& around, const Bpe& model,
+                                          const std::vector<AddedToken>& added) {
+  absl::flat_hash_set<std::string> known;
+  for (const AddedToken& token : added) known.insert(token.content);
+  std::vector<AddedToken> named;
+  for (const AddedToken& token : around.named) {
+    const int32_t id = model.IdOf(token.content);
+    if (id < 0 || !known.insert(token.content).second) continue;
+    named.push_back(token);
+    named.back().id = id;
+  }
+  return named;
+}
+
 // Adds the tokens that a post-processor puts around one text.
 void ReadTemplate(const JsonPart& json, int depth, BpeTokenizerParts& parts) {
   const std::string type = json.String("type");
@@ -195,15 +211,17 @@ void CheckTemplate(const JsonPart& json, const Bpe& model, const BpeTokenizerPar
   }
 }
 
-std::string HashOf(absl::string_view file, const BpeSurroundings& around) {
+std::string HashOf(absl::string_view file, const BpeSurroundings& around, const std::vector<AddedToken>& named) {
   Hasher hasher;
   hasher.Add(file);
   for (const std::string* name : {&around.begin, &around.end, &around.padding, &around.unknown}) {
     hasher.Add(absl::StrCat(name->size(), ":", *name));
   }
-  for (const AddedToken& token : around.added) {
-    hasher.Add(absl::StrCat(token.content.size(), ":", token.content, token.special, token.single_word, token.lstrip,
-                            token.rstrip, token.normalized));
+  for (const std::vector<AddedToken>* tokens : {&around.added, &named}) {
+    for (const AddedToken& token : *tokens) {
+      hasher.Add(absl::StrCat(token.content.size(), ":", token.content, token.special, token.single_word, token.lstrip,
+                              token.rstrip, token.normalized));
+    }
   }
   return hasher.Hex();
 }
@@ -239,7 +257,9 @@ absl::StatusOr<std::unique_ptr<BpeTokenizer>> ReadBpeTokenizer(absl::string_view
   parts.added = NumberAdded(json, around, *model);
   CheckTemplate(json.At("post_processor"), *model, parts);
   if (!problems.empty()) return Refusal(name, std::move(problems));
-  parts.hash = HashOf(file, around);
+  const std::vector<AddedToken> named = NamedInVocabulary(around, *model, parts.added);
+  parts.added.insert(parts.added.end(), named.begin(), named.end());
+  parts.hash = HashOf(file, around, named);
   const auto id_of = [&](const std::string& token) {
     for (const AddedToken& added : parts.added) {
       if (added.content == token) return added.id;

@@ -14,6 +14,9 @@ namespace trainyard {
 struct BpeSurroundings {
   std::string begin, end, padding, unknown;  // names of special tokens; empty: not known
   std::vector<AddedToken> added;             // ordered by id; those that tokenizer.json lacks come after its own
+  // All special tokens that the files name. Like transformers, the tokenizer finds them in a text. Their ids are those
+  // of the vocabulary; a name that the vocabulary lacks gets no id, because the model has no row for it.
+  std::vector<AddedToken> named = {};
 };
 
 // `file`: the text of tokenizer.json; `name`: for messages. Possible errors: InvalidArgument: `file` is no such

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -36,6 +37,34 @@ std::string SpecialName(const Json& config, const char* key) {
 bool Flag(const Json& json, const char* key, bool otherwise) {
   const auto found = json.find(key);
   return found != json.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+// Adds the special token that `value` names: a text, or an object with its content and how it is found.
+void AddNamed(const Json& value, std::vector<AddedToken>& named) {
+  AddedToken token;
+  token.special = true;
+  if (value.is_string()) token.content = value.get<std::string>();
+  if (value.is_object() && value.contains("content") && value["content"].is_string()) {
+    token.content = value["content"].get<std::string>();
+    token.single_word = Flag(value, "single_word", false);
+    token.lstrip = Flag(value, "lstrip", false);
+    token.rstrip = Flag(value, "rstrip", false);
+    token.normalized = Flag(value, "normalized", false);
+  }
+  const bool has_room = named.size() < limits::kAddedTokens && token.content.size() <= limits::kAddedTokenBytes;
+  if (!token.content.empty() && has_room) named.push_back(std::move(token));
+}
+
+// The special tokens that a configuration names: bos_token and so on, and lists of further ones.
+std::vector<AddedToken> NamedTokens(const Json& config) {
+  std::vector<AddedToken> named;
+  for (const auto& [key, value] : config.items()) {
+    if (absl::EndsWith(key, "_token")) AddNamed(value, named);
+    if (key != "additional_special_tokens" && key != "extra_special_tokens") continue;
+    if (!value.is_array() && !value.is_object()) continue;
+    for (const Json& element : value) AddNamed(element, named);
+  }
+  return named;
 }
 
 // Tokens that the configuration adds to those of tokenizer.json, by their ids.
@@ -79,7 +108,10 @@ BpeSurroundings ReadSurroundings(const fs::path& folder) {
     fill("eos_token", around.end);
     fill("pad_token", around.padding);
     fill("unk_token", around.unknown);
-    if (around.added.empty()) around.added = ConfiguredTokens(config);
+    if (!around.added.empty()) continue;  // as in transformers, the list of the first file is complete
+    around.added = ConfiguredTokens(config);
+    const std::vector<AddedToken> named = NamedTokens(config);
+    around.named.insert(around.named.end(), named.begin(), named.end());
   }
   return around;
 }

@@ -29,6 +29,7 @@ struct SubmitJob {
   CallId call;
   v1::SubmitRequest request;
   JobId fallback_id;  // used when the request names none
+  std::string by = {};
 };
 
 struct GetJob {

@@ -79,6 +79,9 @@ absl::Status CancelWhenSaved(Turn& turn, Job& job, const std::string& reason) {
 
 // REQUIRES: the job has not ended.
 absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
+  // A repeated request finds the job being cancelled and changes nothing.
+  const bool is_cancelled = job.record.cancelled() || job.record.ending() == v1::JobRecord::ENDING_CANCEL;
+  if (job.state() == v1::JOB_STATE_STOPPING && is_cancelled) return absl::OkStatus();
   if (job.head().spec().has_command()) return CancelWhenSaved(turn, job, reason);
   const bool is_training =
       job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure() && job.head().spec().has_train();
@@ -94,8 +97,7 @@ absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
     EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
     return absl::OkStatus();
   }
-  // A pause, a restart or a preemption saves before the ranks exit, too, so only the outcome changes. A job that is
-  // already being cancelled is left as it is.
+  // A pause, a restart or a preemption saves before the ranks exit, too, so only the outcome changes.
   if (!ContinuesLater(job.record.ending())) return absl::OkStatus();
   ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
   return absl::OkStatus();
@@ -114,7 +116,12 @@ Reply CancelUnrecorded(Turn& turn, const CancelJob& event) {
                              ", so it cannot request a save; cancel the job without --save, or wait for its end")),
             {}};
   }
-  return {event.call, absl::OkStatus(), *CancelUnknown(turn, event.job, event.reason)};
+  v1::Job cancelled = *CancelUnknown(turn, event.job, event.reason);
+  if (!event.by.empty()) {
+    turn.DecideCluster(HostName(), DecisionRule::kOperator, NoticeLevel::kInfo,
+                       absl::StrCat("cancel of job ", id, " requested by ", event.by));
+  }
+  return {event.call, absl::OkStatus(), std::move(cancelled)};
 }
 
 }  // namespace

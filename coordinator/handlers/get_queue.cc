@@ -31,15 +31,14 @@ constexpr char kQueueToken[] = "after-";
 // A forecast is used for this long before it is made again, however many clients request it.
 constexpr absl::Duration kForecastAge = absl::Seconds(2);
 
-EndingJob MakeEndingJob(const Turn& turn, const Job& job, const PoolUse& own) {
+EndingJob MakeEndingJob(const Turn& turn, const Job& job) {
   EndingJob ending{.id = job.id,
                    .pool = PoolOf(turn.state.options.queue, job.namespace_name()),
-                   .ranks = {},
+                   .ranks = RanksWithSlots(turn.state, job),
                    .cpus = job.head().spec().command().cpus(),
-                   .gpus = own.gpus,
+                   .use = UseOf(turn.state, job),
                    .ends_in = std::nullopt,
                    .why_unknown = ""};
-  for (const auto& [host, ranks] : job.ranks_on) ending.ranks.emplace_back(host, static_cast<uint32_t>(ranks.size()));
   ending.ends_in = job.state() == v1::JOB_STATE_STOPPING ? std::optional(absl::Seconds(job.longest_s))
                                                          : TimeToEnd(turn, job, &ending.why_unknown);
   return ending;
@@ -56,7 +55,7 @@ void UpdateForecasts(Turn& turn, const QueueView& view, const std::vector<QueueO
       .rules = view.facts.rules, .hosts = view.hosts, .use = view.facts.use, .running = {}, .waiting = {}};
   for (const JobId& id : state.active) {
     const Job& job = state.jobs.at(id);
-    if (job.state() != v1::JOB_STATE_RECOVERING) facts.running.push_back(MakeEndingJob(turn, job, UseOf(state, job)));
+    if (job.state() != v1::JOB_STATE_RECOVERING) facts.running.push_back(MakeEndingJob(turn, job));
   }
   for (size_t i = 0; i < count; ++i) {
     const WaitingJob& waiting = view.facts.waiting[outcomes[i].waiting];

@@ -54,8 +54,14 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, PauseJob& event) {
-  AnswerForJob(turn, event.call, event.request,
-               [&](Job& job) { return Recorded(turn, job, "pause", event.by, Pause(turn, job, event.request)); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) {
+    absl::Status status = Recorded(turn, job, "pause", event.by, Pause(turn, job, event.request));
+    if (status.ok() && job.record.resumed()) {
+      job.record.clear_resumed();
+      turn.Save(job);
+    }
+    return status;
+  });
 }
 
 }  // namespace trainyard

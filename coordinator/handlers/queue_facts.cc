@@ -57,15 +57,7 @@ RunningJob MakeRunningJob(const Turn& turn, const Job& job) {
 
 // The ranks of the job's last group that UsedSlotsOf counts because their slots are kept, by host.
 RanksByHost KeptRanks(const State& state, const Job& job) {
-  RanksByHost kept;
-  if (!KeepsSlots(job)) return kept;
-  for (const auto& [name, ranks] : job.ranks_on) {
-    // A new host with the name of a forgotten one does not list the job.
-    const auto host = state.hosts.find(name);
-    if (host == state.hosts.end() || !host->second.jobs.contains(job.id)) continue;
-    kept.emplace_back(name, static_cast<uint32_t>(ranks.size()));
-  }
-  return kept;
+  return KeepsSlots(job) ? RanksWithSlots(state, job) : RanksByHost();
 }
 
 // Returns why a job in the queue must not be placed yet; empty: it may.

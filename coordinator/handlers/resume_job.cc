@@ -48,11 +48,28 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   return absl::OkStatus();
 }
 
+// Whether the call repeats one that took effect, because its answer was lost: the job was resumed, and neither paused
+// nor ended since.
+bool IsRepeatedResume(const Job& job) {
+  if (!job.record.resumed() || job.held_at != 0) return false;
+  if (job.state() == v1::JOB_STATE_STOPPING) {
+    return ContinuesLater(job.record.ending()) && job.record.ending() != v1::JobRecord::ENDING_PAUSE;
+  }
+  return job.state() != v1::JOB_STATE_PAUSED && !IsFinal(job.state());
+}
+
 }  // namespace
 
 void Run(Turn& turn, ResumeJob& event) {
-  AnswerForJob(turn, event.call, event.request,
-               [&](Job& job) { return Recorded(turn, job, "resume", event.by, Resume(turn, job, event.request)); });
+  AnswerForJob(turn, event.call, event.request, [&](Job& job) {
+    if (IsRepeatedResume(job)) return absl::OkStatus();
+    absl::Status status = Recorded(turn, job, "resume", event.by, Resume(turn, job, event.request));
+    if (status.ok()) {
+      job.record.set_resumed(true);
+      turn.Save(job);
+    }
+    return status;
+  });
 }
 
 }  // namespace trainyard

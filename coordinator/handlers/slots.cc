@@ -71,6 +71,19 @@ UsedSlots UsedSlotsOf(const State& state, const Host& host) {
   return used;
 }
 
+RanksByHost RanksWithSlots(const State& state, const Job& job) {
+  RanksByHost by_host;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    // A new host with the name of a forgotten one does not list the job.
+    const auto host = state.hosts.find(name);
+    if (host == state.hosts.end() || !host->second.jobs.contains(job.id)) continue;
+    const auto count =
+        std::count_if(ranks.begin(), ranks.end(), [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
+    if (count > 0) by_host.emplace_back(name, static_cast<uint32_t>(count));
+  }
+  return by_host;
+}
+
 std::vector<HostSlots> FreeSlots(const State& state) {
   std::vector<HostSlots> hosts;
   for (const auto& [name, host] : state.hosts) {

@@ -22,6 +22,9 @@ bool KeepsSlots(const Job& job);
 
 UsedSlots UsedSlotsOf(const State& state, const Host& host);
 
+// Returns the ranks of the job's last group that UsedSlotsOf counts, by host.
+RanksByHost RanksWithSlots(const State& state, const Job& job);
+
 // Returns every attached and reachable host in name order, with its free slots, and with a reason if it must not be
 // used.
 std::vector<HostSlots> FreeSlots(const State& state);

@@ -5,12 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/bad_request.h"
 #include "common/error_details.h"
 #include "common/hash.h"
 #include "common/limits.h"
 #include "common/plural.h"
-#include "common/problems.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/check_request.h"
@@ -25,6 +23,9 @@ namespace {
 
 // Jobs take minutes or more, so an earlier retry would rarely help.
 constexpr absl::Duration kTooManyJobsRetry = absl::Seconds(10);
+
+// PrepareJob refuses larger jobs. 128 KiB are for grants, avoided hosts and everything else that is not checkpoints.
+static_assert(limits::kJobRecordBytes + limits::kCheckpointRecordBytes + (128 << 10) <= Store::kEntryBytesMax);
 
 absl::Status CheckState(const State& state, const JobId& id) {
   for (const auto& [name, host] : state.hosts) {
@@ -103,20 +104,6 @@ Job MakeNewJob(const Turn& turn, const v1::SubmitRequest& request, const JobId& 
   return job;
 }
 
-// Refuses a job whose record leaves too little space in its entry of the store for what is added later.
-absl::Status CheckRecordSize(const Job& job) {
-  // 128 KiB for grants, avoided hosts and everything else that is not checkpoints.
-  static_assert(limits::kJobRecordBytes + limits::kCheckpointRecordBytes + (128 << 10) <= Store::kEntryBytesMax);
-  const size_t bytes = job.record.ByteSizeLong();
-  if (bytes <= limits::kJobRecordBytes) return absl::OkStatus();
-  Problems problems;
-  problems.AddError({}, "spec",
-                    absl::StrCat("has ", job.head().spec().ByteSizeLong(), " bytes when it is complete, which makes a ",
-                                 "record of ", bytes, " bytes in the coordinator's store; at most ",
-                                 limits::kJobRecordBytes, " are accepted; shorten its lists and texts"));
-  return BadRequestStatus(problems, *v1::SubmitRequest::descriptor(), "");
-}
-
 }  // namespace
 
 void Run(Turn& turn, SubmitJob& event) {
@@ -156,12 +143,7 @@ void Run(Turn& turn, SubmitJob& event) {
     turn.Emit(Reply{event.call, std::move(status), {}});
     return;
   }
-  Job made = MakeNewJob(turn, request, id, *std::move(prepared));
-  if (absl::Status status = CheckRecordSize(made); !status.ok()) {
-    turn.Emit(Reply{event.call, std::move(status), {}});
-    return;
-  }
-  Job& job = state.jobs.emplace(id, std::move(made)).first->second;
+  Job& job = state.jobs.emplace(id, MakeNewJob(turn, request, id, *std::move(prepared))).first->second;
   job.record.set_request_digest(std::move(request_digest));
   job.record.set_submit_index(state.next_submit_index++);
   state.by_submission[job.record.submit_index()] = id;
@@ -169,6 +151,7 @@ void Run(Turn& turn, SubmitJob& event) {
   turn.Enqueue(job);
   turn.Save(job);
   turn.SetReason(job, "accepted");
+  Recorded(turn, job, "submit", event.by, absl::OkStatus()).IgnoreError();
   turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(),
                          ") accepted: ", Plural(job.world_size(), "rank"), ", digest ", job.head().spec_digest()));
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(job)});

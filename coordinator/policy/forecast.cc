@@ -57,7 +57,7 @@ class Forecaster {
 
   void End(const EndingJob& job) {
     Free(job.ranks, job.cpus);
-    RemoveUse(use_[job.pool], {.slots = CountRanks(job.ranks), .gpus = job.gpus, .running = 1});
+    RemoveUse(use_[job.pool], job.use);
   }
 
   void PlaceAll(absl::Duration now, const std::string& after) {
@@ -85,12 +85,12 @@ class Forecaster {
                       .pool = job.pool,
                       .ranks = *decision.ranks_by_host,
                       .cpus = job.placement.cpus,
-                      .gpus = 0,
+                      .use = {},
                       .ends_in = facts_.waiting[i].lasts,
                       .why_unknown = ""};
     for (const auto& [name, count] : started.ranks) TakeRanks(hosts_[index_.at(name)], count, started.cpus);
     const uint64_t ranks = CountRanks(started.ranks);
-    started.gpus = job.wants_gpus ? ranks : 0;
+    started.use = {.slots = ranks, .gpus = job.wants_gpus ? ranks : 0, .running = 1};
     AddStart(use, job, ranks);
     forecasts_[i].start_in = now;
     forecasts_[i].text = after.empty() ? "starts now" : after;

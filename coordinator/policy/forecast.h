@@ -22,9 +22,9 @@ inline constexpr size_t kForecastEnds = 200;
 struct EndingJob {
   JobId id;
   std::string pool;
-  RanksByHost ranks;
+  RanksByHost ranks;  // those whose slots its end frees
   uint32_t cpus = 0;
-  uint64_t gpus = 0;
+  PoolUse use = {};                       // what counts against the quota of its pool until then
   std::optional<absl::Duration> ends_in;  // none: its end is not known
   std::string why_unknown;                // "job ab12 is a command without command.time_limit_s"
 };

@@ -53,7 +53,8 @@ QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const Wai
             .reason = absl::StrCat(
                 "waits for its quota: ", Plural(use.running, "job"), " of ",
                 job.pool == kOtherNamespaces ? "namespaces that are not listed" : absl::StrCat("namespace ", job.pool),
-                use.running == 1 ? " runs" : " run", ", which is the limit (queue.namespaces.max_running)"),
+                use.running == 1 ? " runs" : " run", ", and the limit is ", *limits.max_running,
+                " (queue.namespaces.max_running)"),
             .never = *limits.max_running == 0};
   }
   const uint64_t slots = RestOf(limits.max_slots, use.slots, own);

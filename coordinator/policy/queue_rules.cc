@@ -117,12 +117,13 @@ absl::Status CheckSubmission(const QueueRules& rules, const SubmissionFacts& fac
   if (!problems.empty()) return absl::FailedPreconditionError(absl::StrJoin(problems, "\n"));
   if (facts.queued >= rules.max_queued) {
     return absl::ResourceExhaustedError(absl::StrCat(Plural(facts.queued, "job waits", "jobs wait"),
-                                                     ", which is the limit (queue.max_queued); wait, or cancel some"));
+                                                     ", and the limit is ", rules.max_queued,
+                                                     " (queue.max_queued); wait, or cancel some"));
   }
   if (space.max_queued.has_value() && facts.queued_in_pool >= *space.max_queued) {
-    return absl::ResourceExhaustedError(absl::StrCat(Plural(facts.queued_in_pool, "job waits", "jobs wait"),
-                                                     " in namespace ", facts.name, ", which is the limit (",
-                                                     KeyOf(pool, "max_queued"), "); wait, or cancel some"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        Plural(facts.queued_in_pool, "job waits", "jobs wait"), " in namespace ", facts.name, ", and the limit is ",
+        *space.max_queued, " (", KeyOf(pool, "max_queued"), "); wait, or cancel some"));
   }
   if (facts.is_new_namespace && facts.namespaces >= kNamespacesMax) {
     return absl::ResourceExhaustedError(absl::StrCat(

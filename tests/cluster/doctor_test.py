@@ -1,6 +1,7 @@
 """`trainctl doctor` on real daemons, and probes as jobs."""
 
 import json
+import signal
 import subprocess
 
 import harness
@@ -68,6 +69,21 @@ def test_a_host_that_does_not_answer_is_a_problem_and_gives_exit_code_1(hosts):
     problems = [finding for finding in report["findings"] if finding["level"] == "problem"]
     assert {finding["subject"] for finding in problems} == {"h2"}
     assert sorted(host for probe in report["probes"] for host in probe["hosts"]) == ["h1", "h3"]
+
+
+def test_a_coordinator_that_stops_answering_is_no_problem_of_the_hosts(hosts):
+    workers = [program for program in hosts.programs if "worker-" in program.log.name]
+    for worker in workers:
+        worker.signal(signal.SIGSTOP)  # the probes do not end
+    running = hosts.start_trainctl("--coordinator", hosts.coordinator.address, "doctor", *QUICK, "--time-limit", 3)
+    harness.wait_until(lambda: "doctor" in hosts.trainctl("list").stdout, "the probes are submitted")
+
+    hosts.coordinator.signal(signal.SIGKILL)
+
+    assert running.wait() == 3, running.output()
+    assert "did not end within" not in running.output()
+    for worker in workers:
+        worker.signal(signal.SIGCONT)
 
 
 def test_doctor_checks_only_the_requested_hosts(hosts):

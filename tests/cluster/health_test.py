@@ -2,7 +2,9 @@
 
 import json
 import signal
+from concurrent import futures
 
+import grpc
 import harness
 
 
@@ -39,3 +41,14 @@ def test_health_refuses_what_is_no_address_and_servers_without_grpc(cluster):
     metrics = f"127.0.0.1:{cluster.metrics_port}"
     refused = health(cluster, metrics, "--timeout", "0.5", "--json", expect=3)
     assert metrics in refused.stdout and metrics in refused.stderr
+
+
+def test_health_refuses_a_grpc_server_without_the_health_service(cluster):
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+
+    refused = health(cluster, address, expect=2)
+
+    server.stop(None)
+    assert f"the server at {address} has no gRPC health service" in refused.stderr

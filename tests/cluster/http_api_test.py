@@ -255,6 +255,7 @@ def test_actions_are_recorded_with_who_requested_them(lasting):
     texts = [event.notice.text for event in lasting.jobs.ListEvents(
         lasting.stubs.service.ListEventsRequest(job_id=job), timeout=5).events if event.notice.rule == "operator"]
 
+    assert any(text.startswith("submit requested by the operator at 127.0.0.1:") for text in texts)
     (paused,) = [text for text in texts if text.startswith("pause requested by the operator at 127.0.0.1:")]
     assert paused.endswith('over HTTP with test/1.0, who gave the name "anna"')
     assert any(text.startswith("resume requested by the operator at 127.0.0.1:") and "over HTTP" not in text

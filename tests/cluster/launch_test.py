@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import pty
 import shlex
 import signal
 import socket
@@ -153,6 +154,22 @@ def test_ctrl_c_sends_sigterm_to_all_processes_and_then_kills(cluster):
     assert "CANCELLED" in run.output()
     assert "logs" not in run.output().split("CANCELLED")[1], "the message names logs, although the output was removed"
     assert not (cluster.folder / "trainyard-runs").exists(), "a run folder was made for a command"
+
+
+@pytest.mark.parametrize("on_terminal", ["stdout", "stderr"])
+def test_only_the_stream_on_a_terminal_is_made_safe_for_it(cluster, on_terminal):
+    main, terminal = pty.openpty()
+    path = cluster.folder / "other"
+    with path.open("wb") as other:
+        subprocess.run([harness.BIN / "trainctl", "launch", "--no-python", "sh", "-c",
+                        r"printf 'a\033[2Jb\n'; printf 'a\033[2Jb\n' >&2"], cwd=cluster.folder, check=True, timeout=60,
+                       stdin=subprocess.DEVNULL, **{"stdout": other, "stderr": other, on_terminal: terminal})
+    shown = os.read(main, 65536)
+    os.close(terminal)
+    os.close(main)
+
+    assert b"ab" in shown and b"\x1b[2J" not in shown
+    assert b"a\x1b[2Jb" in path.read_bytes()
 
 
 def test_ctrl_c_works_while_the_output_is_stalled(cluster):

@@ -6,6 +6,7 @@ import signal
 
 import harness
 import processes
+import pytest
 
 FOREVER = {"train__steps": 1_000_000}
 
@@ -121,6 +122,19 @@ def test_one_signal_ends_a_run_that_waits_for_its_coordinator(cluster):
 
     assert run.wait(8) == 130
     assert "interrupted before the job was submitted" in run.output() and '"event":"done"' in run.output()
+
+
+@pytest.mark.parametrize("verb", ["run", "parity"])
+def test_one_signal_ends_a_command_that_waits_for_its_job_file(cluster, verb):
+    read_end, write_end = os.pipe()
+    command = cluster.start("trainctl", [harness.BIN / "trainctl", verb, "-"], stdin=read_end)
+    harness.wait_until(lambda: blocks_signal(command.pid, signal.SIGINT), "trainctl handles signals itself")
+
+    command.signal(signal.SIGINT)
+
+    assert command.wait(8) == 130, command.output()
+    os.close(write_end)
+    os.close(read_end)
 
 
 def test_no_process_is_left_after_kill_9_of_trainctl(cluster):

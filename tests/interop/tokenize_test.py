@@ -66,6 +66,12 @@ def test_people_see_an_id_and_a_piece_in_each_line(model, tmp_path):
     assert [line.split() for line in lines[1:]] == [[str(i), theirs.id_to_piece(i)] for i in theirs.encode("hello")]
 
 
+def test_a_token_that_is_a_line_end_is_shown_on_one_line(tmp_path):
+    lines = tokenize("--show", write(tmp_path, "a\nb")).stdout.splitlines()
+
+    assert [line.split() for line in lines[1:]] == [["97", "a"], ["10", "\\x0a"], ["98", "b"]]
+
+
 def test_a_long_text_is_counted_as_a_whole(model, tmp_path):
     text = "hello world\nmore of these words " * 100_000
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(model))

@@ -128,6 +128,18 @@ TEST_F(AdapterFilesTest, ExportOfTheModel_MergesAdaptersIntoMatricesOfBothLayout
   }
 }
 
+TEST_F(AdapterFilesTest, AMergedWeightThatTheTypeCannotStore_IsRefused) {
+  next_ = 100;  // every weight fits into fp16, but the sum of products in a merged matrix does not
+  const std::unique_ptr<Checkpoint> checkpoint = SavedRun(kAdapted);
+
+  const absl::Status refused =
+      ExportModel(*checkpoint, kAdapted, folder_ / "out", FileSystem::Real(), {.dtype = "F16"});
+
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("h.0.attn.c_proj.weight has the value "));
+  EXPECT_TRUE(ExportAdapter(*checkpoint, kAdapted, "", folder_ / "adapter", FileSystem::Real(), "F16").ok());
+}
+
 TEST_F(AdapterFilesTest, ExportOfTheAdapterAlone_IsReadAgain) {
   const ModelDescription model = DescribeModel(kAdapted);
   const std::unique_ptr<Checkpoint> checkpoint = SavedRun(kAdapted);

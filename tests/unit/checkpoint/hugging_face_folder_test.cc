@@ -235,6 +235,20 @@ TEST_F(HuggingFaceFolderTest, FailedExport_LeavesNothing) {
   EXPECT_FALSE(FileExists(folder_ / "out.partial"));
 }
 
+// Regression: the folder was written with infinite weights, and the command reported success.
+TEST_F(HuggingFaceFolderTest, ATypeThatCannotStoreAWeight_IsRefusedAndLeavesNothing) {
+  next_ = 65'000;
+  const std::unique_ptr<Checkpoint> checkpoint = Saved();
+
+  const absl::Status refused = ExportModel(*checkpoint, kSizes, folder_ / "out", FileSystem::Real(), {.dtype = "F16"});
+
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("wte.weight has the value 65520, which the type F16"));
+  EXPECT_FALSE(FileExists(folder_ / "out"));
+  EXPECT_FALSE(FileExists(folder_ / "out.partial"));
+  EXPECT_TRUE(ExportModel(*checkpoint, kSizes, folder_ / "out", FileSystem::Real(), {.dtype = "BF16"}).ok());
+}
+
 TEST_F(HuggingFaceFolderTest, FolderThatAppearsDuringTheExport_IsNotRemoved) {
   RivalDisk disk;
 

@@ -124,6 +124,28 @@ TEST_F(ReshardTest, OtherTypesAndTooManyRanks_AreRefused) {
   }
 }
 
+// Regression: the checkpoint was written with infinite weights, and the command reported success.
+TEST_F(ReshardTest, ATypeThatCannotStoreAWeight_IsRefusedAndLeavesNothing) {
+  const std::vector<float> values = {1, -70'000};
+  const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  ASSERT_TRUE(MakeFolders(folder_ / "large").ok());
+  auto saved = WriteCheckpoint(
+      folder_ / "large", SmallManifest(9),
+      {{.name = "ln_f.bias", .role = "parameter", .dtype = "F32", .shape = {2}, .bytes = bytes}}, FileSystem::Real());
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  const std::unique_ptr<Checkpoint> large = *Checkpoint::Open(saved->path);
+
+  const absl::Status refused =
+      ReshardCheckpoint(*large, {.ranks = 1, .dtype = "F16"}, folder_ / "half", FileSystem::Real()).status();
+  const absl::Status converted =
+      ReshardCheckpoint(*large, {.ranks = 1, .dtype = "BF16"}, folder_ / "bfloat", FileSystem::Real()).status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("ln_f.bias has the value -70000"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "half"));
+  EXPECT_TRUE(converted.ok()) << converted;
+}
+
 template <typename T>
 std::string BytesOf(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
@@ -160,6 +182,22 @@ TEST(DtypeConvertTest, Halves_RoundToTheNearestAndTiesToEven) {
     EXPECT_EQ(ConvertValues(BytesOf(c.value), "F64", "F16"), BytesOf(c.f16)) << "value " << c.value;
     EXPECT_EQ(ConvertValues(BytesOf(c.value), "F64", "BF16"), BytesOf(c.bf16)) << "value " << c.value;
   }
+}
+
+TEST(DtypeConvertTest, AFiniteValueThatBecomesInfinite_IsRefused) {
+  const std::string fits = BytesOf(65519.0f), large = BytesOf(1.0f) + BytesOf(70'000.0f),
+                    infinite = BytesOf(std::numeric_limits<float>::infinity());
+
+  const absl::Status refused = ConvertWeights("wte.weight", large, "F32", "F16").status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_EQ(refused.message(),
+            "wte.weight has the value 70000, which the type F16 cannot store (its largest value is 65504); choose bf16 "
+            "or fp32 for the weights, or keep their type F32");
+  EXPECT_TRUE(ConvertWeights("wte.weight", large, "F32", "BF16").ok());
+  EXPECT_TRUE(ConvertWeights("wte.weight", fits, "F32", "F16").ok());
+  EXPECT_TRUE(ConvertWeights("wte.weight", infinite, "F32", "F16").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(ConvertWeights("wte.weight", BytesOf(1e300), "F64", "F32").status()));
 }
 
 // Every value of a 16-bit type is exact in the wider types.

@@ -68,5 +68,15 @@ TEST(ExportSources, TheTokenizerIsThatOfTheData_ElseThatOfTheModel) {
   EXPECT_EQ(TokenizerToExport(train), "/hub/instruct");
 }
 
+// Regression: a model that was trained on bytes was exported with the tokenizer of the folder of its weights.
+TEST(ExportSources, AModelThatWasTrainedOnBytesGetsNoTokenizerOfItsFolder) {
+  v1::Train train;
+  train.mutable_model()->set_path("/hub/base");
+  train.mutable_data()->set_tokenizer(v1::TOKENIZER_BYTES);
+  EXPECT_EQ(TokenizerToExport(train), "");
+  train.mutable_data()->mutable_fields()->set_input_ids("ids");
+  EXPECT_EQ(TokenizerToExport(train), "/hub/base") << "a resolved job names bytes also if its data are tokens";
+}
+
 }  // namespace
 }  // namespace trainyard::client

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <deque>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,14 @@ class FakeCoordinator final : public v1::JobService::Service {
     return grpc::Status::OK;
   }
 
+  // Each host is removed by the first call, whose answer is lost.
+  grpc::Status SetHost(grpc::ServerContext*, const v1::SetHostRequest* request, v1::HostStatus*) override {
+    absl::MutexLock lock(&mu_);
+    const bool is_first = removed_hosts_.insert(request->name()).second;
+    return is_first ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down")
+                    : grpc::Status(grpc::StatusCode::NOT_FOUND, "no host");
+  }
+
   grpc::Status List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) override {
     const int first = request->page_token().empty() ? 0 : std::stoi(request->page_token());
     for (int i = first; i < first + 2 && i < 5; ++i) response->add_jobs()->set_job_id(absl::StrCat("job", i));
@@ -107,6 +116,7 @@ class FakeCoordinator final : public v1::JobService::Service {
   std::vector<uint64_t> after_steps_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> after_eval_steps_ ABSL_GUARDED_BY(mu_);
   int submits_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<std::string> removed_hosts_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -311,6 +321,25 @@ TEST(JobCalls, Submit_IsRetriedWithTheSameId) {
 
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->job_id(), "k3x7q2ab");
+}
+
+TEST(JobCalls, AHostThatAnEarlierTryHasForgotten_IsNoError) {
+  FakeCoordinator coordinator({});
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+  v1::SetHostRequest request;
+  request.set_name("w1");
+  request.set_action(v1::SetHostRequest::ACTION_FORGET);
+
+  const auto forgotten = SetHost(**connection, request);
+  const auto unknown = SetHost(**connection, request);
+  request.set_name("w2");
+  request.set_action(v1::SetHostRequest::ACTION_CORDON);
+  const auto cordoned = SetHost(**connection, request);
+
+  ASSERT_TRUE(forgotten.ok()) << forgotten.status();
+  EXPECT_EQ(forgotten->name(), "w1");
+  EXPECT_TRUE(absl::IsNotFound(unknown.status())) << "the first try of this call was answered";
+  EXPECT_TRUE(absl::IsNotFound(cordoned.status()));
 }
 
 TEST(JobCalls, ListReadsAllPages) {

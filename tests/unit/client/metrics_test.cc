@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/event_file.h"
 #include "client/metrics_export.h"
 #include "client/metrics_record.h"
@@ -21,9 +22,11 @@
 namespace trainyard::client {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::string StepLine(uint64_t step, double loss) {
   return absl::StrCat("{\"event\":\"step\",\"step\":", step, ",\"loss\":", loss, ",\"step_s\":0.5}\n");
@@ -55,6 +58,20 @@ ReadFileResult ReadMetrics(const std::string& text) {
   return result;
 }
 
+TEST(MetricsPlot, NamesNoLowestEvaluationIfNoneHasAFiniteLoss) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  const std::string eval = "{\"event\":\"eval\",\"step\":2,\"loss\":null,\"seconds\":1}\n";
+  ASSERT_TRUE(WriteFileAtomically(path, StepLine(1, 2) + StepLine(2, 1) + eval).ok());
+  auto source = OpenMetricsFile(path, "run");
+  ASSERT_TRUE(source.ok()) << source.status();
+
+  const absl::StatusOr<std::string> text = PlotText(**source, {});
+
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, AllOf(HasSubstr("evaluation"), Not(HasSubstr("inf"))));
+}
+
 TEST(MetricsLines, AreStepsAndEvaluationsOnly) {
   const auto record =
       ParseMetricsLine(R"({"event":"step","step":3,"loss":null,"tokens":1024,"skipped":true,"new":[1]})");
@@ -84,6 +101,15 @@ TEST(MetricsFiles, StepsThatALaterGenerationRepeatsReplaceTheEarlierOnes) {
 
   EXPECT_THAT(read.rows, ElementsAre("1 9", "2 2"));
   EXPECT_THAT(read.notes, ElementsAre(HasSubstr("7 records of steps that a later generation repeated")));
+}
+
+// Regression: the first pass found no step in such a file, and the second one read behind the end of an empty list.
+TEST(MetricsFiles, LinesThatEndWithCrLf_OrHaveOtherSpaces_AreRead) {
+  const auto read = ReadMetrics(absl::StrReplaceAll(StepLine(1, 9) + StepLine(2, 8), {{"\n", "\r\n"}}) +
+                                "{\"event\":\"step\",\"step\":3 , \"loss\":7}\n");
+
+  EXPECT_THAT(read.rows, ElementsAre("1 9", "2 8", "3 7"));
+  EXPECT_THAT(read.notes, IsEmpty());
 }
 
 TEST(MetricsFiles, AnEvaluationAfterALaterStepReplacesNothing) {

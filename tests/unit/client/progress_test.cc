@@ -76,6 +76,19 @@ TEST(TextProgress, PrintsEveryEvent_ButStepsAtMostTwiceASecond) {
             "the summary\n");
 }
 
+TEST(TextProgress, WhoSubmittedAJob_IsShownOnlyIfTheDaemonsServeOthers) {
+  v1::Event submitted;
+  submitted.mutable_notice()->set_level("info");
+  submitted.mutable_notice()->set_text("submit requested by the operator at 127.0.0.1:5012");
+  MemoryStream own, shared;
+
+  NewTextProgress(own.stream(), {}, /*own_daemons=*/true)->Event(submitted);
+  NewTextProgress(shared.stream(), {}, /*own_daemons=*/false)->Event(submitted);
+
+  EXPECT_EQ(own.text(), "");
+  EXPECT_EQ(shared.text(), "submit requested by the operator at 127.0.0.1:5012\n");
+}
+
 TEST(TextProgress, OnATerminal_StepsShareOneLine) {
   MemoryStream out;
   auto progress =

@@ -49,6 +49,8 @@ TEST(ByteBars, ShowShareAmountAndRate) {
             "verify [#####...............] 25%  3.0 MiB of 12.0 MiB  1.5 MiB/s");
   EXPECT_EQ(ByteBar("verify step-00000100", 3 << 20, 12 << 20, absl::Seconds(2), 60),
             "verify step-00000100 25%  3.0 MiB of 12.0 MiB");
+  EXPECT_EQ(ByteBar("tokenize a-file-with-a-long-name", 3 << 20, 12 << 20, absl::Seconds(2), 20),
+            "tokenize a-file 25%");
   EXPECT_EQ(ByteBar("verify", 0, 0, absl::ZeroDuration()), "verify [####################] 100%  0 B of 0 B");
 }
 

@@ -252,6 +252,27 @@ TEST(CommandGoodput, TimeOfAScriptThatReportsNoSteps_CountsAsTraining_AlsoIfItFa
   EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().detect_s(), 0);
 }
 
+// Regression: the slot of a rank that had ended counted as free, and again as freed by the end of the job.
+TEST(CommandForecast, CountsTheSlotOfAnEndedRankOnce) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  v1::JobSpec spec = CommandSpec(2);
+  spec.mutable_command()->set_time_limit_s(60);
+  harness.Submit(spec, kJob);
+  host.Apply();
+  host.Exit(Key(kJob, 1, 1), 0);
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+
+  harness.Submit(CommandSpec(3), "other0000001");
+  harness.Submit(CommandSpec(2), "other0000002");
+
+  const v1::GetQueueResponse queue = harness.Queue();
+  ASSERT_EQ(queue.jobs_size(), 2);
+  EXPECT_EQ(queue.jobs(0).forecast(), "unknown: the attached hosts are not enough for it");
+  EXPECT_EQ(queue.jobs(1).forecast(), "when job job00000001 ends");
+}
+
 // The command exits with 0 because of SIGTERM while its daemon is away, and the next daemon reports the exit code.
 TEST(CommandPause, IsCarriedOut_IfTheDaemonIsReplacedWhileTheCommandEnds) {
   for (bool paused : {true, false}) {

@@ -250,6 +250,17 @@ TEST(CoreUnknownJobs, Cancel_EndsThem_AlsoAfterACoordinatorRestart) {
   EXPECT_TRUE(absl::IsNotFound(world.harness.Cancel(kJob).status));
 }
 
+TEST(CoreUnknownJobs, Cancel_IsRecordedWithItsCaller) {
+  UnknownJob world;
+  CancelJob event{CallId(9'001), JobId(kJob), "enough"};
+  event.by = "the operator at 127.0.0.1:5012";
+
+  world.harness.Handle(std::move(event));
+
+  EXPECT_THAT(world.harness.ClusterNotices(),
+              Contains("cancel of job job00000001 requested by the operator at 127.0.0.1:5012"));
+}
+
 TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
   UnknownJob world;
   world.host.Save(Key(kJob, 1, 0), 10);

@@ -298,6 +298,28 @@ TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
 }
 
+// Regression: a client that repeats Resume, because it got no answer, was told that the job is not paused.
+TEST(CoreOperations, RepeatedResume_IsNoError_UntilTheJobIsPausedAgainOrEnds) {
+  OperatedHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  EXPECT_TRUE(absl::IsFailedPrecondition(one.harness.Resume(kJob).status)) << "the job was never paused";
+  one.harness.Pause(kJob);
+  ASSERT_TRUE(one.harness.Resume(kJob).status.ok());
+
+  EXPECT_TRUE(one.harness.Resume(kJob).status.ok()) << "the group is still being ended";
+  one.StopAndSave(1, 5);
+  ASSERT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
+  one.host.Disconnect();
+  one.harness.Restart();
+  one.host.Attach();
+  const uint64_t version = one.Get().resource_version();
+  EXPECT_TRUE(one.harness.Resume(kJob).status.ok());
+  EXPECT_EQ(one.Get().resource_version(), version) << "the repetition changes nothing";
+
+  one.harness.Cancel(kJob);
+  EXPECT_TRUE(absl::IsFailedPrecondition(one.harness.Resume(kJob).status));
+}
+
 // The trainers of a second job refuse to start in the folder of the paused job, which is not affected.
 TEST(CoreOperations, PausedJob_ResumesAfterAnotherJobInItsFolderWasRefused) {
   OperatedHost one;

@@ -24,7 +24,9 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kSecondsMax = 0.5;  // a thousand times the usual time, for loaded machines and sanitizers
 
@@ -325,6 +327,20 @@ class FuzzedCluster {
   FakeHost host_;
 };
 
+TEST(JobRecord, ASubmissionIsRecordedWithItsCaller) {
+  Harness harness;
+  v1::SubmitRequest request;
+  *request.mutable_spec() = MakeSpec(2);
+  request.set_job_id(kJob);
+  request.set_default_run_root("/runs");
+
+  harness.Handle(SubmitJob{CallId(9'001), request, JobId("fallback0001"), "the operator at 127.0.0.1:5012"});
+  harness.Handle(SubmitJob{CallId(9'002), request, JobId("fallback0001"), "the operator at 127.0.0.1:5013"});
+
+  EXPECT_THAT(harness.Decisions(kJob), Contains("operator: submit requested by the operator at 127.0.0.1:5012"));
+  EXPECT_THAT(harness.Decisions(kJob), Not(Contains(HasSubstr("5013")))) << "a repeated call submits nothing";
+}
+
 TEST(JobRecord, SpecThatLeavesTooLittleSpaceInTheStore_IsRefused) {
   const auto spec_with_files = [](int files) {
     v1::JobSpec spec = MakeSpec(2);
@@ -340,7 +356,7 @@ TEST(JobRecord, SpecThatLeavesTooLittleSpaceInTheStore_IsRefused) {
 
   EXPECT_TRUE(accepted.ok()) << accepted;
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("spec: has 6"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the spec has 6"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 655360 are accepted"));
   EXPECT_EQ(harness.core->state().jobs.size(), 1u);
 }

@@ -110,7 +110,7 @@ TEST_F(QueuePolicy, Quota_OfRunningJobsAndGpus_IsNotExceeded) {
   const auto outcomes = Decide();
 
   EXPECT_THAT(Started(outcomes), UnorderedElementsAre("w1", "w4"));
-  EXPECT_THAT(Of(outcomes, "w2").reason, HasSubstr("1 job of namespace a runs, which is the limit"));
+  EXPECT_THAT(Of(outcomes, "w2").reason, HasSubstr("1 job of namespace a runs, and the limit is 1"));
   EXPECT_THAT(Of(outcomes, "w3").reason, HasSubstr("can never start"));
 }
 

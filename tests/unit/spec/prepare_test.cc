@@ -38,6 +38,23 @@ std::map<std::string, std::string> Decisions(const PreparedJob& job) {
   return decisions;
 }
 
+// Regression: only the coordinator knew this limit, so trainctl validate called such a job valid.
+TEST(Prepare, JobWhoseRecordIsTooLarge_IsRefused) {
+  v1::JobSpec spec = Read(kGoodJob).spec;
+  for (int i = 0; i < 2'000; ++i) {
+    spec.mutable_train()->mutable_data()->add_text(absl::StrCat("/", i, "/", std::string(300, 'x')));
+  }
+
+  const absl::Status refused = PrepareStatus(spec);
+
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              testing::AllOf(testing::StartsWith("the spec has 6"),
+                             testing::HasSubstr("at most 655360 are accepted; shorten its lists and texts")));
+  spec.mutable_train()->mutable_data()->mutable_text()->DeleteSubrange(800, 1'200);
+  EXPECT_TRUE(PrepareStatus(spec).ok()) << PrepareStatus(spec);
+}
+
 TEST(Prepare, SetsEveryDefaultOfTheSchema) {
   const v1::JobSpec spec = Prepared(kGoodJob).spec;
 

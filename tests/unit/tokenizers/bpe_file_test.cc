@@ -8,6 +8,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "tests/unit/temporary_folder.h"
+#include "tokenizers/open_tokenizer.h"
 #include "tokenizers/tokenizer_json.h"
 
 namespace trainyard {
@@ -100,6 +103,25 @@ TEST(BpeFile, TheSurroundingFilesNameSpecialTokensAndAddMore) {
   EXPECT_EQ(tokenizer->special().end, 7);
   EXPECT_EQ(tokenizer->special().padding, -1);
   EXPECT_NE(tokenizer->hash(), (*ReadBpeTokenizer(File(), "tokenizer.json"))->hash());
+}
+
+// Regression: the text of a special token that only tokenizer_config.json names was split like any other text.
+TEST(BpeFile, SpecialTokensThatOnlyTheConfigurationNamesAreFound) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer.json", File()).ok());
+  const auto plain = *OpenTokenizer(folder.path());
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer_config.json", R"({"add_bos_token": false, "pad_token": "<pad>",
+      "image_token": "b", "additional_special_tokens": [{"content": "c", "rstrip": true}, 7, null]})")
+                  .ok());
+
+  const auto tokenizer = *OpenTokenizer(folder.path());
+
+  EXPECT_THAT(*plain->Encode("abc "), ElementsAre(4, 5));
+  EXPECT_THAT(*tokenizer->Encode("abc "), ElementsAre(0, 1, 2));
+  EXPECT_EQ(tokenizer->Decode({0, 1, 2}, /*skip_special=*/true), "a");
+  EXPECT_EQ(tokenizer->special().padding, -1);
+  EXPECT_EQ(tokenizer->vocabulary(), 7) << "a name that the vocabulary lacks gets no id";
+  EXPECT_NE(tokenizer->hash(), plain->hash());
 }
 
 TEST(BpeFile, OurFileOfTheByteTokenizerReadsBack) {
