@@ -159,9 +159,12 @@ void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, boo
   if (rank.exited()) return;
   rank.seen_running = true;
   rank.record.clear_gone();
-  rank.record.set_started(true);
-  rank.record.set_pid(running.pid());
-  // The process of a command may still wait for the address of rank 0.
+  // A trainer without a process is being started, or waits for the check of its host or for the address of rank 0. It
+  // does not count as started: if its daemon is replaced before there is a process, the next daemon starts it.
+  if (running.pid() != 0 || running.ended()) {
+    rank.record.set_started(true);
+    rank.record.set_pid(running.pid());
+  }
   if (running.pid() != 0) MarkCommandReady(it->second, rank);
   turn.SaveRank(it->second, rank.record.rank());
 }
@@ -183,7 +186,9 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello, bool is_same_daem
     Job& job = turn.state.jobs.at(id);
     for (uint32_t index : job.ranks_on[host.name]) {
       Rank& rank = job.ranks[index];
-      bool missing = rank.record.started() && !rank.ended() && !reported.contains({id.value(), index});
+      const bool is_listed = reported.contains({id.value(), index});
+      bool missing = rank.record.started() && !rank.ended() && !is_listed;
+      if (!rank.record.started() && !is_listed) rank.seen_running = false;
       rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
       rank.was_removed = rank.was_removed || (!is_same_daemon && rank.removed_at_revision != 0);
       rank.removed_at_revision = 0;

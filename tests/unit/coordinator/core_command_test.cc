@@ -173,6 +173,38 @@ TEST(CommandCheck, AHostThatFailsTheCheck_IsNotUsed_AndTheJobUsesNoRestart) {
   EXPECT_THAT(other.Get(kJob).reason(), HasSubstr("no other host can run the job"));
 }
 
+// The rank waits for the check, and its daemon connects again and is replaced.
+TEST(CommandCheck, ARankThatWaitsForIt_IsStartedByTheNextDaemon_OrEndsIfTheJobIsPaused) {
+  for (bool paused : {false, true}) {
+    Harness harness;
+    FakeHost host(harness, "w1", 1, 11);
+    host.Attach();
+    v1::JobSpec spec = CommandSpec(1);
+    spec.mutable_command()->mutable_check()->add_argv("nvidia-smi");
+    spec.mutable_recovery()->set_max_restarts(0);
+    harness.Submit(spec, kJob);
+    const v1::TrainerKey key = Key(kJob, 1, 0);
+    host.running[FakeHost::Name(key)] = key;
+    host.waiting.insert(FakeHost::Name(key));
+    host.Detach();
+    host.Attach();
+    EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "no process has started";
+    if (paused) harness.Pause(kJob);
+
+    host.Detach();
+    host.running.clear();
+    host.incarnation = 12;
+    host.sequence = 0;
+    host.Attach();
+    harness.Advance(absl::Seconds(2));
+    host.Apply();
+
+    EXPECT_EQ(harness.StateOf(kJob), paused ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_RUNNING)
+        << harness.Get(kJob).reason();
+    EXPECT_EQ(harness.Get(kJob).generation(), 1u);
+  }
+}
+
 TEST(CommandCpus, AreCountedByPlacement) {
   Harness harness;
   FakeHost host(harness, "w1", 8, 11);  // with 4 cores
