@@ -173,6 +173,23 @@ TEST(CommandCheck, AHostThatFailsTheCheck_IsNotUsed_AndTheJobUsesNoRestart) {
   EXPECT_THAT(other.Get(kJob).reason(), HasSubstr("no other host can run the job"));
 }
 
+TEST(CommandCheck, MayTakeLongerThanAnotherGroupMayNeedToForm) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  v1::JobSpec spec = CommandSpec(1);
+  spec.mutable_command()->mutable_check()->add_argv("dcgmi");
+  spec.mutable_command()->mutable_check()->set_time_limit_s(300);
+  harness.Submit(spec, kJob);
+
+  harness.Advance(absl::Minutes(5));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED) << harness.Get(kJob).reason();
+
+  harness.Advance(absl::Minutes(3));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("the group did not form: no progress for 7m"));
+}
+
 // The rank waits for the check, and its daemon connects again and is replaced.
 TEST(CommandCheck, ARankThatWaitsForIt_IsStartedByTheNextDaemon_OrEndsIfTheJobIsPaused) {
   for (bool paused : {false, true}) {
