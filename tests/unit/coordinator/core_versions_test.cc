@@ -59,6 +59,27 @@ TEST(CoreVersions, AJobWaitsForHostsOfOneVersion_AndContinuesIfOneOfThemIsUpgrad
   EXPECT_EQ(two.harness.Get(kJob).generation(), 1u);
 }
 
+TEST(CoreVersions, AGroupWhoseLastRanksWouldStartWithAnotherVersion_IsFormedAgain) {
+  MixedHosts two;
+  two.Upgrade(two.first, "0.2.0");
+  two.harness.Submit(MakeSpec(2), kJob);
+  two.first.Apply();
+  two.Upgrade(two.second, "0.3.0");
+
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_STOPPING);
+  EXPECT_THAT(two.harness.Get(kJob).reason(), HasSubstr("host w2 came back with version 0.3.0 of Trainyard, and host "
+                                                        "w1 has version 0.2.0"));
+  two.first.Apply();
+  two.second.Apply();
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(two.harness.Get(kJob).reason(), HasSubstr("the same version of Trainyard"));
+
+  two.Upgrade(two.first, "0.3.0");
+  two.Run();
+  EXPECT_EQ(two.harness.Get(kJob).generation(), 2u);
+  EXPECT_EQ(two.harness.Get(kJob).restarts(), 0u);
+}
+
 TEST(CoreVersions, ACommandStartsOnHostsOfDifferentVersions) {
   MixedHosts two;
   two.harness.Submit(CommandSpec(2), kJob);
