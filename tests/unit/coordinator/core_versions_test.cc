@@ -80,6 +80,30 @@ TEST(CoreVersions, AGroupWhoseLastRanksWouldStartWithAnotherVersion_IsFormedAgai
   EXPECT_EQ(two.harness.Get(kJob).restarts(), 0u);
 }
 
+TEST(CoreVersions, AJobThatCannotStartOnAHost_WaitsForTheEndOfTheUpgrade) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22), third(harness, "w3", 1, 33);
+  first.inventory.set_version("0.1.0");
+  second.inventory.set_version("0.1.0");
+  third.inventory.set_version("0.2.0");
+  for (FakeHost* host : {&first, &second, &third}) host->Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  v1::Fact fact;
+  fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+  fact.mutable_exited()->set_message("the trainer is being replaced");
+  first.ReportFact(Key(kJob, 1, 0), fact);
+  second.Apply();
+  harness.Advance(absl::Seconds(30));
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING) << harness.Get(kJob).reason();
+
+  first.Detach();
+  first.incarnation = 12;
+  first.sequence = 0;
+  first.Attach();
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << harness.Get(kJob).reason();
+}
+
 TEST(CoreVersions, ACommandStartsOnHostsOfDifferentVersions) {
   MixedHosts two;
   two.harness.Submit(CommandSpec(2), kJob);
