@@ -322,5 +322,26 @@ TEST(CommandPause, IsCarriedOut_IfTheDaemonIsReplacedWhileTheCommandEnds) {
   }
 }
 
+// The daemon has sent SIGTERM or will do so, and the coordinator is restarted before the ranks have ended.
+TEST(CommandPause, IsCarriedOutByTheNextCoordinator_WithoutAFailure) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(CommandSpec(2), kJob);
+  host.Apply();
+  harness.Pause(kJob);
+  host.Disconnect();
+
+  harness.Restart();
+  host.Attach();
+
+  EXPECT_EQ(host.desired().trainers_size(), 0);
+  host.Apply();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PAUSED) << harness.Get(kJob).reason();
+  for (const EventPtr& event : harness.core->state().jobs.at(JobId(kJob)).history.durable()) {
+    EXPECT_FALSE(event->has_notice() && event->notice().level() == "warning") << event->notice().text();
+  }
+}
+
 }  // namespace
 }  // namespace trainyard
