@@ -17,6 +17,13 @@ bool IsDesired(const Job& job, const Rank& rank) {
   return rank.seen_running || job.current.unconfirmed.empty();
 }
 
+// A paused or preempted job has been saved and may wait for days before it resumes from the disk, so other jobs may use
+// the memory of its snapshots.
+bool KeepsSnapshots(const Job& job) {
+  const bool was_preempted = job.state() == v1::JOB_STATE_QUEUED && !job.record.admitted();
+  return job.state() != v1::JOB_STATE_PAUSED && !was_preempted;
+}
+
 // The number of hosts of the job whose first rank is before the first rank of this host.
 uint32_t GroupRank(const Job& job, const Host& host) {
   const uint32_t first = job.ranks_on.at(host.name).front();
@@ -94,9 +101,8 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   v1::CoordinatorMessage message;
   v1::DesiredState& desired = *message.mutable_desired();
   desired.set_revision(host.record.revision());
-  // A paused job resumes from the disk, so the daemon may remove its snapshots in memory.
   for (const JobId& id : host.jobs) {
-    if (state.jobs.at(id).state() != v1::JOB_STATE_PAUSED) desired.add_jobs(id.value());
+    if (KeepsSnapshots(state.jobs.at(id))) desired.add_jobs(id.value());
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);

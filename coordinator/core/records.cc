@@ -194,9 +194,10 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   bool formed = std::all_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.ready(); });
   job.current.store.sealed = formed;
   // A stop that was requested while the group trained is requested again, so that the group can save; otherwise the
-  // trainers of a STOPPING job are ended.
+  // trainers of a STOPPING job are ended. Those of a command are ended in any case: they make no step to stop at.
   bool requested = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
-  job.current.stop = job_state == v1::JOB_STATE_STOPPING && formed && requested && !job.record.has_failure();
+  job.current.stop = job_state == v1::JOB_STATE_STOPPING && formed && requested && !job.record.has_failure() &&
+                     !job.head().spec().has_command();
   // A stop of this generation was undone. Its ranks may carry it out after all.
   job.current.stop_overdue = job_state == v1::JOB_STATE_RUNNING && job.record.stop_requests() > 0;
   job.current.nothing_desired =

@@ -19,9 +19,11 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/avoid_hosts.h"
 #include "coordinator/handlers/check_hello.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/hangs.h"
 #include "coordinator/handlers/hold_jobs.h"
+#include "coordinator/handlers/queue_facts.h"
 #include "coordinator/handlers/trainer_facts.h"
 #include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/health.h"
@@ -31,6 +33,7 @@ namespace {
 
 // The number of replaced daemon processes that are remembered per host, so that they are refused if they attach again.
 constexpr int kPastIncarnations = 8;
+constexpr size_t kVersionBytes = 64;  // a sentence has no more of a version
 
 // Removes a host that is unreachable and has no trainers, if the table of hosts is full.
 absl::Status MakeSpaceForHost(Turn& turn) {
@@ -159,9 +162,12 @@ void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, boo
   if (rank.exited()) return;
   rank.seen_running = true;
   rank.record.clear_gone();
-  rank.record.set_started(true);
-  rank.record.set_pid(running.pid());
-  // The process of a command may still wait for the address of rank 0.
+  // A trainer without a process is being started, or waits for the check of its host or for the address of rank 0. It
+  // does not count as started: if its daemon is replaced before there is a process, the next daemon starts it.
+  if (running.pid() != 0 || running.ended()) {
+    rank.record.set_started(true);
+    rank.record.set_pid(running.pid());
+  }
   if (running.pid() != 0) MarkCommandReady(it->second, rank);
   turn.SaveRank(it->second, rank.record.rank());
 }
@@ -183,7 +189,9 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello, bool is_same_daem
     Job& job = turn.state.jobs.at(id);
     for (uint32_t index : job.ranks_on[host.name]) {
       Rank& rank = job.ranks[index];
-      bool missing = rank.record.started() && !rank.ended() && !reported.contains({id.value(), index});
+      const bool is_listed = reported.contains({id.value(), index});
+      bool missing = rank.record.started() && !rank.ended() && !is_listed;
+      if (!rank.record.started() && !is_listed) rank.seen_running = false;
       rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
       rank.was_removed = rank.was_removed || (!is_same_daemon && rank.removed_at_revision != 0);
       rank.removed_at_revision = 0;
@@ -226,11 +234,45 @@ void PublishNewDaemon(Turn& turn, const Host& host) {
   }
 }
 
+// Returns a host of the job that has another version than this one; null: no attached host has.
+const Host* HostOfOtherVersion(const State& state, const Job& job, const Host& host) {
+  for (const auto& [name, ranks] : job.ranks_on) {
+    const auto other = state.hosts.find(name);
+    if (other == state.hosts.end() || !other->second.attached()) continue;
+    if (other->second.inventory.version() != host.inventory.version()) return &other->second;
+  }
+  return nullptr;
+}
+
+// A daemon may be replaced by one of another version after a job was placed. If ranks are not started on its host yet,
+// they would be of another version than the rest of the group, so the group is ended and formed again.
+void EndMixedGroups(Turn& turn, const Host& host) {
+  const std::set<JobId> jobs = host.jobs;
+  for (const JobId& id : jobs) {
+    Job& job = turn.state.jobs.at(id);
+    const auto here = job.ranks_on.find(host.name);
+    if (!job.forming() || job.held_at != 0 || job.record.has_failure() || !NeedsOneVersion(job)) continue;
+    if (here == job.ranks_on.end()) continue;
+    const bool starts_ranks = std::any_of(here->second.begin(), here->second.end(), [&](uint32_t index) {
+      const Rank& rank = job.ranks[index];
+      return !rank.record.started() && !rank.seen_running && !rank.ended();
+    });
+    const Host* other = starts_ranks ? HostOfOtherVersion(turn.state, job, host) : nullptr;
+    if (other == nullptr) continue;
+    EndGroup(turn, job, v1::JobRecord::ENDING_RESTART,
+             absl::StrCat("host ", host.name.value(), " came back with version ",
+                          host.inventory.version().substr(0, kVersionBytes), " of Trainyard, and host ",
+                          other->name.value(), " has version ", other->inventory.version().substr(0, kVersionBytes),
+                          "; the group is formed again on hosts of one version"),
+             /*now=*/true, DecisionRule::kPlacement);
+  }
+}
+
 // Called once for each daemon process, whose own log has the same warning.
 void WarnOfVersion(Turn& turn, const Host& host) {
   const std::string& version = host.inventory.version();
   if (version.empty() || IsSameRelease(version, kVersion)) return;
-  turn.Warn(absl::StrCat("the daemon of host ", host.name.value(), " has version ", version.substr(0, 64),
+  turn.Warn(absl::StrCat("the daemon of host ", host.name.value(), " has version ", version.substr(0, kVersionBytes),
                          " and this coordinator version ", kVersion,
                          "; they work together, but install the same version on all hosts when you can"));
 }
@@ -274,6 +316,7 @@ void Run(Turn& turn, AttachHost& event) {
     WarnOfVersion(turn, host);
     for (auto& [id, job] : state.jobs) StopAvoiding(turn, job, name);
   }
+  EndMixedGroups(turn, host);
   for (const JobId& id : host.jobs) RestartStallTimer(turn, state.jobs.at(id));
   SendStoredValues(turn, host);
   turn.Push(name);

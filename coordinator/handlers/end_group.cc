@@ -88,6 +88,11 @@ bool IsUnsavedCancel(const Job& job) {
          std::none_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
 }
 
+uint64_t NextRequest(const Turn& turn, const Job& job, uint64_t last) {
+  if (job.loaded_generation != job.head().generation()) return last + 1;
+  return std::max(last + 1, static_cast<uint64_t>(std::max<int64_t>(0, absl::ToUnixMillis(turn.wall))));
+}
+
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
 
 absl::Duration MaxStopGrace(const Job& job) {
@@ -101,7 +106,7 @@ void StopAtStep(Turn& turn, Job& job) {
   // The daemons send SIGTERM to a command and give it command.grace_s to end.
   if (job.head().spec().has_command()) return DropTrainers(turn, job);
   job.current.stop = true;
-  job.record.set_stop_requests(job.record.stop_requests() + 1);
+  job.record.set_stop_requests(NextRequest(turn, job, job.record.stop_requests()));
   turn.Save(job);
   job.current.drop_at = turn.now + StopGrace(job);
   job.current.drop_by = turn.now + MaxStopGrace(job);

@@ -31,6 +31,11 @@ void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::strin
 // continue. REQUIRES: STOPPING.
 void UndoStop(Turn& turn, Job& job, const std::string& why);
 
+// Returns the number of the next request to stop or to save in this generation; `last`: the newest recorded one. Ranks
+// ignore a number that they have received before. If this coordinator's store is an older copy, it does not know
+// all of them, so a generation that was loaded from the store gets the time, which is above the numbers used before.
+uint64_t NextRequest(const Turn& turn, const Job& job, uint64_t last);
+
 // Asks the trainers to stop at a step that they agree on. They are killed after StopGrace, or after MaxStopGrace if
 // they still evaluate or save. Unless the job is cancelled, they are not killed while they try its last save again. A
 // stop for a cancellation with a save is undone instead of killing them (UndoStop). The ranks of a command make no such

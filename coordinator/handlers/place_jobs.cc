@@ -187,6 +187,7 @@ bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::
   PlacementFacts facts = MakePlacementFacts(now, job, hosts);
   facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/true);
   facts.excluded.insert(without.begin(), without.end());
+  facts.one_version = false;
   return CouldFit(facts);
 }
 

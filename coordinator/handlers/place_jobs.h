@@ -21,6 +21,7 @@ uint32_t RanksIfStartedAgain(const Turn& turn, const Job& job);
 bool AnyWaitingJobCouldFit(const Turn& turn);
 
 // Whether the job would fit if all slots of the reachable hosts were free, without these hosts and the avoided ones.
+// The versions of the hosts do not matter: a job must not fail for ever because an upgrade is under way.
 bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without);
 
 }  // namespace trainyard

@@ -66,6 +66,7 @@ void EndPreempted(Turn& turn, Job& job, std::string reason) {
   const auto step = NewestResumeStep(job.head(), job.record.grants());
   if (step.has_value()) absl::StrAppend(&reason, "; it resumes from step ", *step);
   turn.Move(job, LifecycleEvent::kEndedPreempted, std::move(reason));
+  turn.PushAll(job);  // its snapshots are removed
   turn.ScheduleAll();
 }
 

@@ -85,6 +85,8 @@ uint32_t RankGroup(const Job& job) {
   return static_cast<uint32_t>(LayoutOf(spec).tensor);
 }
 
+bool NeedsOneVersion(const Job& job) { return !job.head().spec().has_command() && !job.head().spec().has_probe(); }
+
 std::vector<HostSlots> AllHosts(const State& state) {
   std::vector<HostSlots> hosts = FreeSlots(state);
   for (const auto& [name, host] : state.hosts) {
@@ -106,6 +108,7 @@ PlacementFacts MakePlacementFacts(absl::Time now, const Job& job, const std::vec
                        .one_group_per_host = job.head().spec().command().has_ranks_per_host() || IsProbeOfHosts(job),
                        .cpus = job.head().spec().command().cpus(),
                        .needs_gpu = resources.device() == v1::DEVICE_CUDA,
+                       .one_version = NeedsOneVersion(job),
                        .hosts = hosts,
                        .previous = HostsOfRanks(job),
                        .allowed = {resources.hosts().begin(), resources.hosts().end()},

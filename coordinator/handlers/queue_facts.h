@@ -30,6 +30,9 @@ PlacementFacts MakePlacementFacts(absl::Time now, const Job& job, const std::vec
 std::vector<HostName> HostsOfRanks(const Job& job);
 // The number of consecutive ranks that share a host.
 uint32_t RankGroup(const Job& job);
+// Whether the ranks are trainers of Trainyard that train together, which are not tested together with those of another
+// version. A probe measures hosts, also those of different versions.
+bool NeedsOneVersion(const Job& job);
 
 // The facts about one job that waits, or that would have to wait if its group ended now.
 WaitingJob MakeWaitingJob(const Turn& turn, const Job& job, const std::vector<HostSlots>& hosts);

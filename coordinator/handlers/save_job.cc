@@ -5,6 +5,7 @@
 #include "common/error_details.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/answer_for_job.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/save_job.h"
 
@@ -38,7 +39,7 @@ absl::Status RequestSave(Turn& turn, Job& job, const std::string& reason) {
                                             ", so it would not answer a request to save")),
         reasons::kRankNotReporting);
   }
-  job.record.set_save_requests(job.record.save_requests() + 1);
+  job.record.set_save_requests(NextRequest(turn, job, job.record.save_requests()));
   job.record.set_save_awaited(true);
   // The step of this group, which may repeat steps that an earlier group has reported.
   job.record.set_save_asked_step(first.last_step);

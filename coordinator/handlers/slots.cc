@@ -100,6 +100,7 @@ std::vector<HostSlots> FreeSlots(const State& state) {
     slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
     slots.switch_name = LabelOf(host, "switch");
     slots.rack = LabelOf(host, "rack");
+    slots.version = host.inventory.version();
     slots.unusable = ReasonAgainstPlacement(host);
   }
   return hosts;

@@ -70,8 +70,14 @@ bool IsReadingFiles(const Turn& turn, const Job& job) {
   return reads;
 }
 
+// Ranks of a command are not started before the check of their host has ended, which has a time limit of its own.
+absl::Duration FormationLimit(const Job& job) {
+  const v1::CommandCheck& check = job.head().spec().command().check();
+  return check.argv_size() == 0 ? kFormationLimit : kFormationLimit + absl::Seconds(check.time_limit_s());
+}
+
 void CheckFormation(Turn& turn, Job& job) {
-  if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit || IsReadingFiles(turn, job)) return;
+  if (!job.forming() || turn.now - job.current.progress_at < FormationLimit(job) || IsReadingFiles(turn, job)) return;
   // While a host of the job cannot be reached, forming waits for the host; policy/host_loss decides how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& host_ranks) {
     auto host = turn.state.hosts.find(host_ranks.first);
@@ -90,7 +96,7 @@ void CheckFormation(Turn& turn, Job& job) {
   FailGeneration(
       turn, job,
       MakeFailure(v1::FailureRecord::KIND_FORMATION,
-                  absl::StrCat("the group did not form: no progress for ", absl::FormatDuration(kFormationLimit),
+                  absl::StrCat("the group did not form: no progress for ", absl::FormatDuration(FormationLimit(job)),
                                ", not ready: rank ", absl::StrJoin(missing, ", rank "))));
 }
 

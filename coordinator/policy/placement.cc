@@ -5,8 +5,11 @@
 #include <set>
 #include <tuple>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/plural.h"
 
 namespace trainyard {
@@ -14,8 +17,24 @@ namespace {
 
 // The maximum number of names in a list, so that a sentence stays short on a large cluster.
 constexpr size_t kMaxNames = 3;
+constexpr size_t kMaxVersionBytes = 64;  // a sentence has no more of a version
 
 std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }
+
+std::string VersionName(const std::string& version) {
+  return version.empty() ? "an unknown version" : absl::StrCat("version ", version.substr(0, kMaxVersionBytes));
+}
+
+// The parts of a version as they are compared: "0.9.2" is older than "0.10.0".
+std::vector<std::pair<uint64_t, std::string>> PartsOfVersion(const std::string& version) {
+  std::vector<std::pair<uint64_t, std::string>> parts;
+  for (absl::string_view part : absl::StrSplit(version, '.')) {
+    uint64_t number = 0;
+    if (!absl::SimpleAtoi(part, &number)) number = 0;
+    parts.emplace_back(number, std::string(part));
+  }
+  return parts;
+}
 
 // How many of these slots can be used by whole groups of ranks.
 uint32_t WholeGroups(const PlacementFacts& facts, uint32_t slots) { return slots - slots % facts.group; }
@@ -84,6 +103,27 @@ std::string DescribeCpus(const PlacementFacts& facts) {
   return facts.cpus == 0 ? "" : absl::StrCat(" with ", Plural(facts.cpus, "CPU"), " each (command.cpus)");
 }
 
+// Names the versions that divide the hosts which the job may use; empty if these have one version.
+std::string DescribeVersions(const PlacementFacts& facts) {
+  std::vector<std::string> texts;
+  for (const PlacementFacts& one : OfEachVersion(facts)) {
+    std::vector<std::string> names;
+    uint64_t free = 0;
+    for (const HostSlots& host : facts.hosts) {
+      if (!ReasonAgainstHost(one, host).empty()) continue;
+      names.push_back(host.name.value());
+      free += Usable(one, host);
+    }
+    if (names.empty()) continue;
+    texts.push_back(absl::StrCat(VersionName(*one.version), " with ", Plural(free, "free slot"), " (",
+                                 NameList(std::move(names)), ")"));
+  }
+  if (texts.size() < 2) return "";
+  return absl::StrCat("; all hosts of a job must have the same version of Trainyard, and these have ",
+                      JoinFirst(texts, kMaxNames, " and "),
+                      CouldFit(facts) ? "" : "; install one version on enough hosts");
+}
+
 std::string DescribeWaiting(const PlacementFacts& facts) {
   std::vector<std::string> excluded, busy, missing;
   for (const HostSlots& host : facts.hosts) {
@@ -101,7 +141,7 @@ std::string DescribeWaiting(const PlacementFacts& facts) {
   }
   std::string text = absl::StrCat("waits for slots: ", MinRanks(facts) < facts.ranks ? "at least " : "",
                                   Plural(MinRanks(facts), "rank"), DescribeGroups(facts), DescribeCpus(facts),
-                                  " requested, ", DescribeSlots(facts));
+                                  " requested, ", DescribeSlots(facts), DescribeVersions(facts));
   if (!busy.empty()) absl::StrAppend(&text, "; busy: ", NameList(std::move(busy)));
   if (!excluded.empty()) absl::StrAppend(&text, "; not used: ", NameList(std::move(excluded)));
   if (!missing.empty()) {
@@ -124,6 +164,45 @@ uint32_t KeepHosts(const PlacementFacts& facts, uint32_t ranks, std::map<HostNam
     unplaced -= count;
   }
   return unplaced;
+}
+
+// REQUIRES: `chosen` has the order of the hosts.
+bool HaveOneVersion(absl::Span<const HostSlots> hosts, const RanksByHost& chosen) {
+  std::set<std::string> versions;
+  auto next = chosen.begin();
+  for (const HostSlots& host : hosts) {
+    if (next == chosen.end() || next->first != host.name) continue;
+    versions.insert(host.version);
+    ++next;
+  }
+  return versions.size() <= 1;
+}
+
+uint64_t CountUsable(const PlacementFacts& facts) {
+  uint64_t free = 0;
+  for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
+  return free;
+}
+
+// `versions`: OfEachVersion(facts). Hosts that would be chosen without regard to their versions are preferred.
+PlacementDecision PlaceOnOneVersion(const PlacementFacts& facts, const std::vector<PlacementFacts>& versions) {
+  PlacementFacts any = facts;
+  any.one_version = false;
+  PlacementDecision decision = DecidePlacement(any);
+  if (decision.ranks_by_host.has_value() && HaveOneVersion(facts.hosts, *decision.ranks_by_host)) return decision;
+  const PlacementFacts* best = nullptr;
+  std::pair<uint32_t, uint64_t> most;
+  for (const PlacementFacts& one : versions) {
+    const uint32_t ranks = RanksThatFit(one);
+    if (ranks == 0) continue;
+    std::map<HostName, uint32_t> kept;
+    const std::pair<uint32_t, uint64_t> value(ranks - KeepHosts(one, ranks, kept), CountUsable(one));
+    if (best != nullptr && value <= most) continue;
+    best = &one;
+    most = value;
+  }
+  if (best == nullptr) return {.ranks_by_host = std::nullopt, .reason = DescribeWaiting(facts)};
+  return DecidePlacement(*best);
 }
 
 }  // namespace
@@ -156,10 +235,28 @@ void SortByTopology(std::vector<HostSlots>& hosts) {
 std::string ReasonAgainstHost(const PlacementFacts& facts, const HostSlots& host) {
   if (facts.excluded.count(host.name.value()) > 0) return "in resources.exclude_hosts";
   if (!facts.allowed.empty() && facts.allowed.count(host.name.value()) == 0) return "not in resources.hosts";
+  if (facts.version.has_value() && host.version != *facts.version) {
+    return absl::StrCat("has ", VersionName(host.version));
+  }
   if (auto avoided = facts.avoided.find(host.name.value()); avoided != facts.avoided.end() && host.unusable.empty()) {
     return avoided->second;
   }
   return host.unusable;
+}
+
+std::vector<PlacementFacts> OfEachVersion(const PlacementFacts& facts) {
+  if (!facts.one_version || facts.version.has_value()) return {};
+  std::set<std::string> found;
+  for (const HostSlots& host : facts.hosts) {
+    if (host.unusable.empty()) found.insert(host.version);
+  }
+  if (found.size() < 2) return {};
+  std::vector<std::string> versions(found.begin(), found.end());
+  std::sort(versions.begin(), versions.end(),
+            [](const std::string& a, const std::string& b) { return PartsOfVersion(a) > PartsOfVersion(b); });
+  std::vector<PlacementFacts> each;
+  for (std::string& version : versions) each.emplace_back(facts).version = std::move(version);
+  return each;
 }
 
 uint32_t MinRanks(const PlacementFacts& facts) { return facts.min_ranks == 0 ? facts.ranks : facts.min_ranks; }
@@ -170,18 +267,27 @@ uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) {
 }
 
 bool CouldFit(const PlacementFacts& facts) {
+  const std::vector<PlacementFacts> versions = OfEachVersion(facts);
+  if (!versions.empty()) return std::any_of(versions.begin(), versions.end(), CouldFit);
   uint64_t slots = 0;
   for (const HostSlots& host : facts.hosts) slots += Slots(facts, host);
   return slots >= MinRanks(facts);
 }
 
 uint32_t RanksThatFit(const PlacementFacts& facts) {
-  uint64_t free = 0;
-  for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
+  const std::vector<PlacementFacts> versions = OfEachVersion(facts);
+  if (!versions.empty()) {
+    uint32_t most = 0;
+    for (const PlacementFacts& one : versions) most = std::max(most, RanksThatFit(one));
+    return most;
+  }
+  const uint64_t free = CountUsable(facts);
   return free < MinRanks(facts) ? 0 : static_cast<uint32_t>(std::min<uint64_t>(free, facts.ranks));
 }
 
 PlacementDecision DecidePlacement(const PlacementFacts& facts) {
+  const std::vector<PlacementFacts> versions = OfEachVersion(facts);
+  if (!versions.empty()) return PlaceOnOneVersion(facts, versions);
   const uint32_t ranks = RanksThatFit(facts);
   if (ranks == 0) return {.ranks_by_host = std::nullopt, .reason = DescribeWaiting(facts)};
 

@@ -29,6 +29,7 @@ struct HostSlots {
   uint32_t free_cores = 0;  // cores that no rank with command.cpus uses
   std::string switch_name;  // labels of the host; empty: none
   std::string rack;
+  std::string version;    // of its daemon, and so of the trainers that it starts; empty: not known
   std::string unusable;   // why no new job may be placed there: "cordoned: disk"; empty: it may be used
   std::string busy_with;  // "job ab12, job cd34": the users of its used slots
 };
@@ -45,12 +46,16 @@ struct PlacementFacts {
   uint32_t group = 1;
   // A host gets at most one group: with command.ranks_per_host, and in a probe, where each host gets one rank.
   bool one_group_per_host = false;
-  uint32_t cpus = 0;                       // command.cpus: cores that each rank has for itself; 0: ranks share them
-  bool needs_gpu = false;                  // each rank needs a GPU, so a host offers at most one slot per GPU
-  absl::Span<const HostSlots> hosts = {};  // sorted by SortByTopology; unreachable ones are unusable
-  std::vector<HostName> previous = {};     // by rank, of the previous generation; empty: there was none
-  std::set<std::string> allowed = {};      // resources.hosts; empty: any host
-  std::set<std::string> excluded = {};     // resources.exclude_hosts
+  uint32_t cpus = 0;       // command.cpus: cores that each rank has for itself; 0: ranks share them
+  bool needs_gpu = false;  // each rank needs a GPU, so a host offers at most one slot per GPU
+  // All hosts of the job must have the same version, because trainers of different versions are not tested together.
+  // Hosts whose version is not known count as having one version.
+  bool one_version = false;
+  std::optional<std::string> version = {};  // only hosts with this version may be used; nullopt: OfEachVersion chooses
+  absl::Span<const HostSlots> hosts = {};   // sorted by SortByTopology; unreachable ones are unusable
+  std::vector<HostName> previous = {};      // by rank, of the previous generation; empty: there was none
+  std::set<std::string> allowed = {};       // resources.hosts; empty: any host
+  std::set<std::string> excluded = {};      // resources.exclude_hosts
   // Hosts that recently could not run this job, with the reason: "the checkpoint of step 40 is not in /runs/a".
   std::map<std::string, std::string> avoided = {};
 };
@@ -73,9 +78,15 @@ struct PlacementDecision {
 
 // A host that ran ranks of the job keeps as many of them as it has free slots; the remaining ranks are placed on the
 // hosts in order, up to the free slots of each. Slots that are too few for a group of ranks are not used.
+// If the job needs one version and these hosts have several, it gets hosts of the version that lets most of its ranks
+// stay on their hosts, then of the one with the most free slots, then of the newest.
 PlacementDecision DecidePlacement(const PlacementFacts& facts);
 // The number of ranks that DecidePlacement would place now; 0: the job would wait.
 uint32_t RanksThatFit(const PlacementFacts& facts);
+
+// If the job needs one version and the usable hosts have several: the facts with each of them as `version`, the newest
+// version first. Otherwise none.
+std::vector<PlacementFacts> OfEachVersion(const PlacementFacts& facts);
 
 // The smallest number of ranks that the job starts with.
 uint32_t MinRanks(const PlacementFacts& facts);

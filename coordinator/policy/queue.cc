@@ -28,10 +28,10 @@ std::string WaitsForEnds(const std::vector<std::string>& names, const WaitingJob
 }
 
 // What decides whether a job fits, apart from the choice of hosts.
-using Demand = std::tuple<uint32_t, uint32_t, bool, uint32_t, bool>;
+using Demand = std::tuple<uint32_t, uint32_t, bool, uint32_t, bool, bool>;
 
 Demand DemandOf(const PlacementFacts& facts) {
-  return {MinRanks(facts), facts.group, facts.one_group_per_host, facts.cpus, facts.needs_gpu};
+  return {MinRanks(facts), facts.group, facts.one_group_per_host, facts.cpus, facts.needs_gpu, facts.one_version};
 }
 
 bool HasOwnHosts(const PlacementFacts& facts) {
@@ -258,16 +258,30 @@ class Pass {
     if (!HasOwnHosts(wanted) && !reserved_demands_.insert(DemandOf(wanted)).second) return;
     if (!CouldFit(On(open_, wanted))) return;
     const std::string text = absl::StrCat("reserved for job ", job.id.value(), ", ", why);
+    const std::vector<bool> suits = HostsFor(open_, wanted);
     for (size_t i = 0; i < hosts_.size(); ++i) {
-      if (!ReasonAgainstHost(wanted, hosts_[i]).empty()) continue;
+      if (!suits[i] || !ReasonAgainstHost(wanted, hosts_[i]).empty()) continue;
       hosts_[i].unusable = text;
       reserved_[i] = &job;
     }
   }
 
+  // The hosts that the job may use; if it needs one version, only those of versions on whose hosts it could be placed.
+  static std::vector<bool> HostsFor(const Hosts& hosts, const PlacementFacts& wanted) {
+    std::vector<PlacementFacts> versions = OfEachVersion(On(hosts, wanted));
+    std::erase_if(versions, [](const PlacementFacts& one) { return !CouldFit(one); });
+    std::vector<bool> suits;
+    for (const HostSlots& host : hosts) {
+      const bool has_version = versions.empty() || std::any_of(versions.begin(), versions.end(), [&](const auto& one) {
+                                 return one.version == host.version;
+                               });
+      suits.push_back(has_version && ReasonAgainstHost(wanted, host).empty());
+    }
+    return suits;
+  }
+
   static void Block(Hosts& hosts, const PlacementFacts& wanted, const std::string& text) {
-    std::vector<bool> may_use;
-    for (const HostSlots& host : hosts) may_use.push_back(ReasonAgainstHost(wanted, host).empty());
+    const std::vector<bool> may_use = HostsFor(hosts, wanted);
     for (size_t i = 0; i < hosts.size(); ++i) {
       if (may_use[i]) hosts[i].unusable = text;
     }

@@ -88,6 +88,27 @@ const RunningJob* FreesMost(Trial& trial, const std::vector<const RunningJob*>& 
   return best;
 }
 
+// Of two choices of victims, the one with fewer jobs is better, then the one whose most expensive job is cheaper.
+// REQUIRES: both are sorted by IsCheaper, and not empty.
+bool IsBetterChoice(const std::vector<const RunningJob*>& a, const std::vector<const RunningJob*>& b) {
+  return a.size() != b.size() ? a.size() < b.size() : IsCheaper(a.back(), b.back());
+}
+
+// Chooses victims for a job that needs hosts of one version; its placement is one of `versions`.
+std::vector<const RunningJob*> ChooseAmongVersions(const VictimFacts& facts, std::vector<PlacementFacts> versions) {
+  std::vector<const RunningJob*> best;
+  WaitingJob job = *facts.job;
+  VictimFacts limited = facts;
+  limited.job = &job;
+  for (PlacementFacts& version : versions) {
+    job.placement = std::move(version);
+    if (Trial(limited).Suffices()) return {};
+    std::vector<const RunningJob*> chosen = ChooseVictims(limited);
+    if (!chosen.empty() && (best.empty() || IsBetterChoice(chosen, best))) best = std::move(chosen);
+  }
+  return best;
+}
+
 }  // namespace
 
 bool MayPreempt(const QueueRules& rules, const WaitingJob& job, const RunningJob& other) {
@@ -96,6 +117,10 @@ bool MayPreempt(const QueueRules& rules, const WaitingJob& job, const RunningJob
 }
 
 std::vector<const RunningJob*> ChooseVictims(const VictimFacts& facts) {
+  PlacementFacts placement = facts.job->placement;
+  placement.hosts = facts.hosts;
+  std::vector<PlacementFacts> versions = OfEachVersion(placement);
+  if (!versions.empty()) return ChooseAmongVersions(facts, std::move(versions));
   std::vector<const RunningJob*> candidates;
   for (const RunningJob* other : facts.running) {
     if (!other->ending && other->protection.empty() && MayPreempt(*facts.rules, *facts.job, *other)) {

@@ -3,7 +3,8 @@
 // One job is chosen if there is one that suffices; otherwise jobs are added, those that free the most usable slots
 // first, and those that turn out not to be needed are removed again. Among equals, jobs of the lowest priority come
 // first, then those of the least cost, then the youngest. The cost is the unsaved work of all ranks and a minute of
-// each rank for starting again.
+// each rank for starting again. If the job needs hosts of one version, the choices for each version are compared: the
+// fewest jobs, then the cheapest.
 #pragma once
 
 #include <vector>

@@ -204,7 +204,9 @@ absl::Status Daemon::Start() {
   paths_ = std::make_unique<TaskThread>();
   memory_ = std::make_unique<TaskThread>();
   // The daemon must know its trainers before it can be reached: it refuses unknown trainers that dial, and its hello
-  // names all trainers.
+  // names all trainers. It handles the events of FindAll before those of links. Calls for values are no events, so
+  // until these events are handled, a trainer that is not known yet is asked to call again.
+  cache_.SetComplete(false);
   processes_->FindAll();
   ASSIGN_OR_RETURN(links_, LinkServer::Start({.listener = home_->listener(),
                                               .clock = clock_,
@@ -239,6 +241,7 @@ void Daemon::Run() {
     if (auto* report = std::get_if<LinkReport>(&event)) link = report->link;
     bool welcomed = std::holds_alternative<Welcomed>(event);
     bool ended = std::holds_alternative<SessionEnded>(event);
+    const bool all_found = std::holds_alternative<AllFound>(event);
     bool from_coordinator = welcomed || std::holds_alternative<DesiredStateReceived>(event) ||
                             std::holds_alternative<FactsAcknowledged>(event);
     if (ended) relay_->Detach();
@@ -249,6 +252,7 @@ void Daemon::Run() {
     for (Effect& effect : core_->Handle(std::move(event), now)) {
       std::visit([this](auto& e) { Do(e); }, effect);
     }
+    if (all_found) cache_.SetComplete(true);
     if (welcomed) relay_->Attach();
     if (health_ != nullptr && (welcomed || ended)) health_->SetAttached(welcomed);
     if (from_coordinator) session_->ReadMore();
@@ -349,8 +353,8 @@ void Daemon::Do(SampleProcesses& effect) {
 }
 
 void Daemon::Do(AdmitTrainer& effect) {
+  relay_->Follow(GroupOf(effect.id));  // first, because an admitted trainer may put values
   cache_.Admit(effect.id, effect.token);
-  relay_->Follow(GroupOf(effect.id));
 }
 
 void Daemon::Do(FindMaster& effect) {

@@ -23,10 +23,16 @@ void ValueCache::Admit(const TrainerId& id, const std::string& token) {
   groups_.try_emplace(GroupOf(id));
 }
 
+void ValueCache::SetComplete(bool is_complete) {
+  absl::MutexLock lock(&mu_);
+  is_complete_ = is_complete;
+}
+
 absl::Status ValueCache::Check(const TrainerId& id, const std::string& token) const {
   absl::MutexLock lock(&mu_);
   auto at = tokens_.find(id);
   if (at == tokens_.end()) {
+    if (!is_complete_) return absl::UnavailableError("the daemon is starting and does not know all its trainers yet");
     return absl::NotFoundError(absl::StrCat("this host has no trainer for ", Describe(id)));
   }
   // A trainer whose launch record could not be read has no token, so no caller can prove to be that trainer.

@@ -28,8 +28,10 @@ class ValueCache {
   using WaitId = NumberId<struct WaitIdTag>;
 
   void Admit(const TrainerId& id, const std::string& token);
+  // Whether all trainers of an earlier incarnation of the daemon are admitted; true unless this is called.
+  void SetComplete(bool is_complete);
   // Possible errors: Aborted: the trainer's generation is over. PermissionDenied: wrong token. NotFound: no such
-  // trainer.
+  // trainer. Unavailable: it is not known, but not all trainers are admitted yet.
   absl::Status Check(const TrainerId& id, const std::string& token) const;
 
   void Add(const GroupId& group, const std::string& name, const std::string& value);
@@ -68,6 +70,7 @@ class ValueCache {
   static void CallDone(EndedWaits ended);
 
   mutable absl::Mutex mu_;
+  bool is_complete_ ABSL_GUARDED_BY(mu_) = true;
   std::map<TrainerId, std::string> tokens_ ABSL_GUARDED_BY(mu_);
   std::map<GroupId, Group> groups_ ABSL_GUARDED_BY(mu_);
   std::map<WaitId, Wait> waits_ ABSL_GUARDED_BY(mu_);

@@ -61,8 +61,9 @@ absl::StatusOr<StartOrder> GrpcLink::AwaitStart(absl::Duration limit) {
                     [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return order_ != nullptr || !aborted_.ok(); });
   if (order_ != nullptr) return *order_;
   RETURN_IF_ERROR(aborted_);
-  return absl::DeadlineExceededError(
-      absl::StrCat("no daemon has answered at ", options_.socket, " within ", absl::FormatDuration(limit)));
+  return absl::DeadlineExceededError(absl::StrCat("no order to start has come from the daemon at ", options_.socket,
+                                                  " within ", absl::FormatDuration(limit),
+                                                  "; the daemon, or the coordinator that it needs for that, is away"));
 }
 
 uint64_t GrpcLink::ReportFact(const TrainerFact& fact) {

@@ -161,7 +161,7 @@ struct CommunicatorProgress {
 
 class Link : public KeyValueStore {
  public:
-  // Registers and waits for the order. Possible errors: DeadlineExceeded if no daemon answered within `limit`; Aborted
+  // Registers and waits for the order. Possible errors: DeadlineExceeded if no order came within `limit`; Aborted
   // if this trainer must exit (its generation is over, it is unknown, its token is wrong); InvalidArgument if the spec
   // cannot be read.
   virtual absl::StatusOr<StartOrder> AwaitStart(absl::Duration limit) = 0;

@@ -14,8 +14,9 @@
 namespace trainyard {
 namespace {
 
-// The limit for a put, which waits for an answer of the coordinator but for no other rank.
-constexpr absl::Duration kPutLimit = absl::Minutes(1);
+// The limit for a put, which waits until the coordinator has the value. The members of a group wait as long for each
+// other (GroupOptions::timeout), and a coordinator that is away meanwhile ends no rank.
+constexpr absl::Duration kPutLimit = absl::Minutes(30);
 // A long wait is requested in slices, so that the link notices when the daemon was replaced.
 constexpr absl::Duration kGetSlice = absl::Seconds(10);
 

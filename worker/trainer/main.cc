@@ -50,13 +50,15 @@
 namespace trainyard {
 namespace {
 
-// How long to wait for the daemon's order to start. The daemon answers within milliseconds, or within seconds if it is
-// being replaced.
-constexpr absl::Duration kStartLimit = absl::Minutes(1);
+// How long to wait for the daemon's order to start. The daemon answers within milliseconds. A daemon that was replaced
+// has an order only once it has reached the coordinator, and an outage of both must not end the rank: it has this much
+// time, like ranks that wait for each other before the first step. When the group is over, the daemon ends the rank.
+constexpr absl::Duration kStartLimit = absl::Hours(12);
 // How long to wait for the last reports to reach a daemon that is restarting.
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
-// How long to wait for ranks on other hosts, which may be measuring kernels or still starting.
-constexpr absl::Duration kAgreementLimit = absl::Minutes(5);
+// How long to wait for ranks on other hosts, which may be measuring kernels or still starting, perhaps without a
+// coordinator. The members of a group wait as long for each other (GroupOptions::timeout).
+constexpr absl::Duration kAgreementLimit = absl::Minutes(30);
 // How long to wait for the processes that time kernels. They need about 100 ms, but a CPU may be very busy.
 constexpr absl::Duration kTimerLimit = absl::Seconds(10);
 

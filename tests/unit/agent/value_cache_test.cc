@@ -24,6 +24,18 @@ class ValueCacheTest : public ::testing::Test {
   std::optional<absl::StatusOr<std::string>> result_;
 };
 
+// Regression: a rank ended because its call for a value reached a daemon that was starting and did not know it yet.
+TEST_F(ValueCacheTest, UnknownTrainer_MayCallAgain_UntilAllTrainersAreAdmitted) {
+  const TrainerId other = {JobId("job23456"), Generation(1), 1};
+  cache_.SetComplete(false);
+  EXPECT_TRUE(absl::IsUnavailable(cache_.Check(other, "token")));
+  EXPECT_EQ(cache_.Check(kPutter, "token"), absl::OkStatus());
+
+  cache_.SetComplete(true);
+
+  EXPECT_TRUE(absl::IsNotFound(cache_.Check(other, "token")));
+}
+
 TEST_F(ValueCacheTest, KnownValue_IsReturnedImmediately) {
   cache_.Add(kCachedGroup, "a", "1");
 

@@ -173,6 +173,55 @@ TEST(CommandCheck, AHostThatFailsTheCheck_IsNotUsed_AndTheJobUsesNoRestart) {
   EXPECT_THAT(other.Get(kJob).reason(), HasSubstr("no other host can run the job"));
 }
 
+TEST(CommandCheck, MayTakeLongerThanAnotherGroupMayNeedToForm) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  v1::JobSpec spec = CommandSpec(1);
+  spec.mutable_command()->mutable_check()->add_argv("dcgmi");
+  spec.mutable_command()->mutable_check()->set_time_limit_s(300);
+  harness.Submit(spec, kJob);
+
+  harness.Advance(absl::Minutes(5));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED) << harness.Get(kJob).reason();
+
+  harness.Advance(absl::Minutes(3));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("the group did not form: no progress for 7m"));
+}
+
+// The rank waits for the check, and its daemon connects again and is replaced.
+TEST(CommandCheck, ARankThatWaitsForIt_IsStartedByTheNextDaemon_OrEndsIfTheJobIsPaused) {
+  for (bool paused : {false, true}) {
+    Harness harness;
+    FakeHost host(harness, "w1", 1, 11);
+    host.Attach();
+    v1::JobSpec spec = CommandSpec(1);
+    spec.mutable_command()->mutable_check()->add_argv("nvidia-smi");
+    spec.mutable_recovery()->set_max_restarts(0);
+    harness.Submit(spec, kJob);
+    const v1::TrainerKey key = Key(kJob, 1, 0);
+    host.running[FakeHost::Name(key)] = key;
+    host.waiting.insert(FakeHost::Name(key));
+    host.Detach();
+    host.Attach();
+    EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "no process has started";
+    if (paused) harness.Pause(kJob);
+
+    host.Detach();
+    host.running.clear();
+    host.incarnation = 12;
+    host.sequence = 0;
+    host.Attach();
+    harness.Advance(absl::Seconds(2));
+    host.Apply();
+
+    EXPECT_EQ(harness.StateOf(kJob), paused ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_RUNNING)
+        << harness.Get(kJob).reason();
+    EXPECT_EQ(harness.Get(kJob).generation(), 1u);
+  }
+}
+
 TEST(CommandCpus, AreCountedByPlacement) {
   Harness harness;
   FakeHost host(harness, "w1", 8, 11);  // with 4 cores
@@ -291,6 +340,27 @@ TEST(CommandPause, IsCarriedOut_IfTheDaemonIsReplacedWhileTheCommandEnds) {
     for (uint32_t rank = 0; rank < 2; ++rank) host.Exit(Key(kJob, 1, rank), 0);
 
     EXPECT_EQ(harness.StateOf(kJob), paused ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_SUCCEEDED);
+  }
+}
+
+// The daemon has sent SIGTERM or will do so, and the coordinator is restarted before the ranks have ended.
+TEST(CommandPause, IsCarriedOutByTheNextCoordinator_WithoutAFailure) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(CommandSpec(2), kJob);
+  host.Apply();
+  harness.Pause(kJob);
+  host.Disconnect();
+
+  harness.Restart();
+  host.Attach();
+
+  EXPECT_EQ(host.desired().trainers_size(), 0);
+  host.Apply();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PAUSED) << harness.Get(kJob).reason();
+  for (const EventPtr& event : harness.core->state().jobs.at(JobId(kJob)).history.durable()) {
+    EXPECT_FALSE(event->has_notice() && event->notice().level() == "warning") << event->notice().text();
   }
 }
 

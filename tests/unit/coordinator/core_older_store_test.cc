@@ -101,6 +101,36 @@ TEST(CoreOlderStore, HeldJobThatWaits_IsPlaced_OnceItsHostIsForgotten) {
   EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
 }
 
+TEST(CoreOlderStore, RequestsToStopAndSave_HaveNumbersThatTheRanksHaveNotReceived) {
+  Cluster cluster;
+  const std::map<std::string, std::string> copy = cluster.harness.records;
+  for (uint64_t request : {1, 2}) {
+    cluster.harness.RequestSave(kJob);
+    cluster.harness.Pause(kJob);
+    ASSERT_EQ(cluster.first.desired().trainers(0).stop_request(), request);
+    cluster.first.SaveFails(Key(kJob, 1, 0), 5, request);
+    ASSERT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << cluster.Get().reason();
+  }
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
+  cluster.harness.records = copy;
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  cluster.second.Attach();
+
+  cluster.harness.RequestSave(kJob);
+  cluster.harness.Pause(kJob);
+
+  ASSERT_EQ(cluster.first.desired().trainers_size(), 1);
+  EXPECT_GT(cluster.first.desired().trainers(0).stop_request(), 2u);
+  EXPECT_GT(cluster.first.desired().trainers(0).save_requests(), 2u);
+  const uint64_t request = cluster.first.desired().trainers(0).stop_request();
+  cluster.first.SaveFails(Key(kJob, 1, 0), 6, request);
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  cluster.harness.Pause(kJob);
+  EXPECT_GT(cluster.first.desired().trainers(0).stop_request(), request);
+}
+
 // A job of one rank runs as generation 1 on w1. The coordinator's store is older than that, so that it has started the
 // job as generation 1 on w2, too, before w1 attached.
 struct NumberUsedAgain {

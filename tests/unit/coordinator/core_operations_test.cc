@@ -192,7 +192,7 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
     EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the grace of the cancelled stop does not end them";
 
     one.harness.Pause(kJob);
-    EXPECT_EQ(one.host.desired().trainers(0).stop_request(), 2u) << "the ranks have already acted on request 1";
+    EXPECT_GT(one.host.desired().trainers(0).stop_request(), 1u) << "the ranks have already acted on request 1";
     one.host.SaveFails(Key(kJob, 1, 0), 6, /*stop_request=*/1);
     EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING) << "a repeated report about the previous stop";
     one.StopAndSave(1, 9);

@@ -78,6 +78,7 @@ TEST(CoreQueue, Preemption_Saves_FreesTheSlots_AndTheJobStartsAgainByItself) {
   EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_QUEUED);
   EXPECT_EQ(one.Get(kLow).preemptions(), 1u);
   EXPECT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_PLACED) << one.Get(kHigh).reason();
+  EXPECT_THAT(one.host.desired().jobs(), ElementsAre(kHigh)) << "it may need the memory of the other's snapshots";
   EXPECT_THAT(one.harness.Decisions(kLow), Contains(HasSubstr("preemption: preempted by job job000high01")));
   EXPECT_THAT(one.harness.Decisions(kHigh), Contains(HasSubstr("preemption: this job of priority 90 preempts")));
 

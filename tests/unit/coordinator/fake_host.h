@@ -34,6 +34,7 @@ class FakeHost {
     for (const auto& [id, key] : running) {
       v1::RunningTrainer& trainer = *attach.hello.add_trainers();
       *trainer.mutable_key() = key;
+      if (!waiting.contains(id)) trainer.set_pid(100 + key.rank());
       trainer.set_ended(ended.contains(id));
     }
     attach.hello.set_outbox_id(outbox_id);
@@ -266,7 +267,8 @@ class FakeHost {
   uint64_t sequence = 0;
   uint64_t applied = 0;
   std::map<std::string, v1::TrainerKey> running;
-  std::set<std::string> ended;  // the names of those trainers in `running` whose processes have ended
+  std::set<std::string> waiting;  // the names of those trainers in `running` that have no process yet
+  std::set<std::string> ended;    // the names of those trainers in `running` whose processes have ended
 };
 
 inline v1::TrainerKey Key(const std::string& job, uint64_t generation, uint32_t rank) {

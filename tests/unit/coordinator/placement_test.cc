@@ -194,5 +194,73 @@ TEST(Placement, HostsOfOneSwitchAndRack_AreNextToEachOther) {
   EXPECT_EQ(Describe(DecidePlacement(Facts(2, hosts))), "d=1 b=1 ");
 }
 
+HostSlots Slots(const char* name, uint32_t slots, uint32_t free, const std::string& version) {
+  HostSlots host = Slots(name, slots, free);
+  host.version = version;
+  return host;
+}
+
+TEST(PlacementByVersion, AJobGetsHostsOfOneVersion) {
+  struct Case {
+    uint32_t ranks;
+    std::vector<HostSlots> hosts;
+    std::vector<HostName> previous;
+    std::string expected;
+  };
+  const HostName a("a"), b("b"), c("c");
+  const Case cases[] = {
+      // Hosts that would be chosen without regard to versions are preferred.
+      {2, {Slots("a", 2, 2, "0.1.0"), Slots("b", 8, 8, "0.2.0")}, {}, "a=2 "},
+      {2, {Slots("a", 2, 2, "0.1.0"), Slots("b", 8, 8, "0.2.0")}, {b, b}, "b=2 "},
+      // Otherwise the version with the most free slots, of equals the newest.
+      {3, {Slots("a", 2, 2, "0.1.0"), Slots("b", 8, 8, "0.2.0")}, {}, "b=3 "},
+      {4, {Slots("a", 3, 3, "0.2.0"), Slots("b", 8, 8, "0.1.0"), Slots("c", 3, 3, "0.2.0")}, {}, "b=4 "},
+      {4, {Slots("a", 3, 3, "0.10.0"), Slots("b", 6, 6, "0.9.0"), Slots("c", 3, 3, "0.10.0")}, {}, "a=3 c=1 "},
+      // Ranks stay on their hosts as far as one version permits.
+      {2,
+       {Slots("a", 1, 1, "0.1.0"), Slots("b", 1, 1, "0.2.0"), Slots("c", 1, 1, "0.1.0"), Slots("d", 9, 9, "0.2.0")},
+       {a, b},
+       "b=1 d=1 "},
+      {3,
+       {Slots("a", 1, 1, "0.1.0"), Slots("b", 1, 1, "0.2.0"), Slots("c", 2, 2, "0.1.0"), Slots("d", 9, 9, "0.2.0")},
+       {a, b, c},
+       "a=1 c=2 "},
+      // Hosts without a known version have one version.
+      {2, {Slots("a", 1, 1, ""), Slots("b", 1, 1, "")}, {}, "a=1 b=1 "},
+  };
+  for (const Case& one : cases) {
+    PlacementFacts facts = Facts(one.ranks, one.hosts);
+    facts.one_version = true;
+    facts.previous = one.previous;
+
+    EXPECT_EQ(Describe(DecidePlacement(facts)), one.expected);
+    EXPECT_TRUE(CouldFit(facts));
+  }
+}
+
+TEST(PlacementByVersion, AWaitingJobNamesTheVersions_AndACommandStarts) {
+  std::vector<HostSlots> hosts = {Slots("a", 1, 1, "0.1.0"), Slots("b", 1, 1, "0.2.0"), Slots("c", 1, 1, "")};
+  PlacementFacts facts = Facts(2, hosts);
+  facts.one_version = true;
+
+  EXPECT_EQ(RanksThatFit(facts), 0u);
+  EXPECT_FALSE(CouldFit(facts));
+  EXPECT_EQ(Describe(DecidePlacement(facts)),
+            "waits for slots: 2 ranks requested, 3 of 3 slots free on 3 hosts (a, b, c); all hosts of a job must have "
+            "the same version of Trainyard, and these have version 0.2.0 with 1 free slot (b) and version 0.1.0 with "
+            "1 free slot (a) and an unknown version with 1 free slot (c); install one version on enough hosts");
+
+  hosts[1].slots = 2;
+  EXPECT_TRUE(CouldFit(facts)) << "the job fits once b is free";
+  hosts[0].unusable = hosts[2].unusable = "cordoned";
+  EXPECT_EQ(
+      Describe(DecidePlacement(facts)),
+      "waits for slots: 2 ranks requested, 1 of 2 slots free on 1 host (b); not used: a (cordoned), c (cordoned)");
+
+  hosts[0].unusable.clear();
+  facts.one_version = false;
+  EXPECT_EQ(Describe(DecidePlacement(facts)), "a=1 b=1 ");
+}
+
 }  // namespace
 }  // namespace trainyard

@@ -179,6 +179,21 @@ TEST_F(QueuePolicy, AJobThatCouldNeverFit_ReservesNothing) {
   EXPECT_THAT(Started(Decide()), ElementsAre("w2"));
 }
 
+TEST_F(QueuePolicy, AJobThatNeedsOneVersion_ReservesTheHostsOfVersionsThatSuffice) {
+  hosts = {MakeHost("h1", 4, 3), MakeHost("h2", 2, 2)};
+  hosts[0].version = "0.1.0";
+  hosts[1].version = "0.2.0";
+  facts.waiting = {MakeWaiting(1, 4), MakeWaiting(2, 2), MakeWaiting(3, 2)};
+  for (WaitingJob& job : facts.waiting) job.placement.one_version = true;
+  facts.waiting[0].waited = rules.overtake;
+
+  const auto outcomes = Decide();
+
+  EXPECT_THAT(Started(outcomes), ElementsAre("w2"));
+  EXPECT_THAT(*Of(outcomes, "w2").start, ElementsAre(std::make_pair(H("h2"), 2u)));
+  EXPECT_EQ(Of(outcomes, "w3").cause, WaitCause::kBehind);
+}
+
 TEST_F(QueuePolicy, WhileHostsConnect_NothingOvertakesAJobThatHasWaitedForLong) {
   hosts = {MakeHost("h1", 4, 2)};
   facts.settled = false;
@@ -385,6 +400,27 @@ TEST_F(Preemption, AGroupOnOneHost_GetsTheVictimsOfThatHost) {
   facts.waiting[0].placement.group = 4;
 
   EXPECT_THAT(Decide()[0].preempt, ElementsAre(JobId("c")));
+}
+
+TEST_F(Preemption, AJobThatNeedsOneVersion_PreemptsJobsOnHostsOfOneVersion) {
+  hosts = {MakeHost("h1", 2, 0), MakeHost("h2", 2, 0), MakeHost("h3", 2, 1)};
+  hosts[0].version = hosts[1].version = "0.1.0";
+  hosts[2].version = "0.2.0";
+  facts.running = {MakeRunning("new", {{H("h3"), 1}}, 0), MakeRunning("a", {{H("h1"), 2}}, 10),
+                   MakeRunning("b", {{H("h2"), 2}}, 10)};
+  facts.waiting = {MakeWaiting(1, 4, 90)};
+  facts.waiting[0].placement.one_version = true;
+
+  EXPECT_THAT(Decide()[0].preempt, UnorderedElementsAre(JobId("a"), JobId("b")));
+
+  facts.waiting[0] = MakeWaiting(1, 2, 90);
+  facts.waiting[0].placement.one_version = true;
+  EXPECT_THAT(Decide()[0].preempt, ElementsAre(JobId("new")))
+      << "one job suffices in each version; this one is cheaper";
+
+  facts.waiting[0] = MakeWaiting(1, 5, 90);
+  facts.waiting[0].placement.one_version = true;
+  EXPECT_THAT(Decide()[0].preempt, IsEmpty()) << "no version has so many slots";
 }
 
 TEST_F(Preemption, BeforeHostsAreKnown_OrWithoutPermission_NoJobIsPreempted) {

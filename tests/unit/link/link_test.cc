@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/hash.h"
 #include "tests/unit/checkpoint/testing.h"
@@ -367,7 +368,8 @@ TEST_F(LinkTest, AwaitStart_WithoutADaemon_EndsWithinTheLimit) {
   link->Close(absl::ZeroDuration());
 
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(socket_));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("no order to start has come from the daemon at ", socket_, " within 100ms")));
 }
 
 TEST_F(LinkTest, Reports_ContainTheRanksPositionWhileItsLoopIsBlocked) {
