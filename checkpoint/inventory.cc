@@ -64,12 +64,13 @@ std::optional<RunEntry> EntryOf(const std::string& name) {
 
 // Whether a run may resume from the entry: an undamaged checkpoint, or the complete partial of a save, which lacks only
 // its final name. A partial that is being removed never becomes a checkpoint. What a later version of the program wrote
-// cannot be verified here, and counts as undamaged.
-bool MayResumeFrom(const RunEntry& entry) {
+// cannot be verified here, and counts as undamaged. `if_unread`: the result for an entry that cannot be read.
+bool MayResumeFrom(const RunEntry& entry, bool if_unread) {
   if (entry.kind == RunEntry::Kind::kOrphan) return false;
   if (entry.kind == RunEntry::Kind::kPartial && !SaveOfPartialName(entry.name).has_value()) return false;
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(entry.path, {});
   if (absl::IsUnimplemented(verified.status())) return true;
+  if (!FailedReadOf(verified).ok()) return if_unread;
   return verified.ok() && verified->problems.empty() && verified->manifest->step == entry.step &&
          verified->manifest->nonfinite.empty();
 }
@@ -77,9 +78,10 @@ bool MayResumeFrom(const RunEntry& entry) {
 // A partial is protected as if it were a checkpoint, but does not replace one: when the next generation claims the
 // folder, it may reject the partial (settle.h).
 absl::Status CheckOneRemains(const std::vector<RunEntry>& removed, const std::vector<RunEntry>& remaining) {
-  auto good = std::find_if(removed.begin(), removed.end(), MayResumeFrom);
+  auto good = std::find_if(removed.begin(), removed.end(),
+                           [](const RunEntry& entry) { return MayResumeFrom(entry, /*if_unread=*/true); });
   const bool one_remains = std::any_of(remaining.begin(), remaining.end(), [](const RunEntry& entry) {
-    return entry.kind == RunEntry::Kind::kCheckpoint && MayResumeFrom(entry);
+    return entry.kind == RunEntry::Kind::kCheckpoint && MayResumeFrom(entry, /*if_unread=*/false);
   });
   if (good == removed.end() || one_remains) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(

@@ -155,6 +155,7 @@ absl::Status ShowCheckpoint(const CheckpointOptions& options) {
     Print(ManifestView(one, options.tensors, OutputColumns()));
   }
   if (one.found.problems.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(FailedReadOf(one.found.problems));
   return absl::DataLossError(absl::StrCat(one.entry.path, " is damaged"));
 }
 
@@ -167,6 +168,7 @@ bool WasRemovedMeanwhile(const RunEntry& entry, const absl::StatusOr<InspectedEn
 absl::Status Verify(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   size_t num_checked = 0, num_damaged = 0;
+  absl::Status failed_read;  // the first
   for (const RunEntry& entry : chosen.entries) {
     // In a run folder, skip entries that are not checkpoints, but verify any folder that the user named.
     const bool named = AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
@@ -183,10 +185,12 @@ absl::Status Verify(const CheckpointOptions& options) {
       Print(VerdictText(one));
     }
     ++num_checked;
-    if (!IsGood(one)) ++num_damaged;
+    absl::Status read = FailedReadOf(one.found.problems);
+    if (read.ok() && !IsGood(one)) ++num_damaged;
+    failed_read.Update(std::move(read));
   }
   if (num_checked == 0) return NoCheckpointError(chosen);
-  if (num_damaged == 0) return absl::OkStatus();
+  if (num_damaged == 0) return failed_read;
   return absl::DataLossError(absl::StrCat(num_damaged, " of ", num_checked,
                                           num_checked == 1 ? " checkpoint is" : " checkpoints are",
                                           " damaged or not finite"));

@@ -90,6 +90,15 @@ TEST_F(InventoryTest, Remove_OfTheLastCheckpoint_IsRefusedAlsoIfALaterVersionWro
   EXPECT_THAT(Names(), ElementsAre("step-00000200"));
 }
 
+TEST_F(InventoryTest, Remove_OfACheckpointThatCannotBeRead_IsRefusedIfNoOtherRemains) {
+  MakeUnreadable(Write(100) + "/shard-00000.safetensors");
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(Remove({"step-00000100"})));
+  Write(200);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Remove({"step-00000200"})));
+  EXPECT_TRUE(Remove({"step-00000100"}).ok());
+}
+
 TEST_F(InventoryTest, Remove_OfOnlyDamagedCheckpoints_IsAllowed) {
   Damage(Write(100));
 
