@@ -12,7 +12,6 @@
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,6 +19,7 @@
 #include "checkpoint/lease.h"
 #include "checkpoint/verify.h"
 #include "common/files.h"
+#include "common/lock_holder.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -126,10 +126,9 @@ std::string RunFolderHolder(const std::string& run_folder) {
   if (fd < 0) return "";
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return "";
-  char holder[32] = {};
-  const ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-  const absl::string_view pid = absl::StripAsciiWhitespace(absl::string_view(holder, n > 0 ? n : 0));
-  return pid.empty() ? "another process" : absl::StrCat("process ", pid);
+  char holder[320];
+  const ssize_t n = pread(fd, holder, sizeof holder, 0);
+  return HolderInLockFile(absl::string_view(holder, n > 0 ? static_cast<size_t>(n) : 0));
 }
 
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/lock_holder.h"
 #include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
@@ -57,6 +58,13 @@ TEST_F(FilesTest, Lock_HasOneHolder) {
 
   first->reset();
   EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());
+}
+
+TEST(LockFile, NamesProcessAndHost_BecauseTheHolderMayBeOnAnotherHost) {
+  EXPECT_EQ(HolderInLockFile("123 w1\n"), "process 123 on host w1");
+  EXPECT_EQ(HolderInLockFile("123\n"), "process 123") << "written by an earlier version";
+  for (const char* text : {"", "\n", "w1 123"}) EXPECT_EQ(HolderInLockFile(text), "another process") << text;
+  EXPECT_EQ(HolderInLockFile(LockFileText()).find(absl::StrCat("process ", getpid(), " on host ")), 0u);
 }
 
 // A limit on the size of files stands for a full disk.
