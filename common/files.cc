@@ -75,7 +75,7 @@ absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t 
 absl::Status NotARegularFileError(const std::string& path, mode_t mode) {
   const char* found = S_ISFIFO(mode) ? "a FIFO" : S_ISDIR(mode) ? "a folder" : S_ISSOCK(mode) ? "a socket" : "a device";
   return absl::FailedPreconditionError(
-      absl::StrCat(path, " is ", found, ", but a file was expected; name another path, or remove what is there"));
+      absl::StrCat(path, " is ", found, ", but a file was expected; check the path and what is there"));
 }
 
 }  // namespace
@@ -214,8 +214,8 @@ std::string JoinPath(absl::string_view folder, absl::string_view name) {
 
 namespace {
 
-// Writes who holds the lock, which others only use in messages. The lock does not need it, and on a full disk a process must still
-// acquire the lock, to remove checkpoints.
+// Writes who holds the lock, which others only use in messages. The lock does not need it, and on a full disk a process
+// must still acquire the lock, to remove checkpoints.
 void WriteHolder(int fd) {
   const std::string text = LockFileText();
   [[maybe_unused]] const ssize_t written = ftruncate(fd, 0) == 0 ? pwrite(fd, text.data(), text.size(), 0) : -1;

@@ -1,5 +1,6 @@
 #include "common/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -58,6 +59,13 @@ TEST_F(FilesTest, Lock_HasOneHolder) {
 
   first->reset();
   EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());
+}
+
+// The path may be mistyped, and what is there may be a folder full of data, or a disk.
+TEST_F(FilesTest, PathThatIsNotAFile_IsRefusedWithoutTheAdviceToRemoveIt) {
+  const absl::Status status = OpenRegularFile(folder_, O_RDONLY).status();
+
+  EXPECT_EQ(status.message(), folder_ + " is a folder, but a file was expected; check the path and what is there");
 }
 
 TEST(LockFile, NamesProcessAndHost_BecauseTheHolderMayBeOnAnotherHost) {
