@@ -104,8 +104,10 @@ absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folde
   fs::directory_iterator it(run_folder, error), end;
   for (; !error && it != end; it.increment(error)) {
     std::optional<RunEntry> entry = EntryOf(it->path().filename().string());
-    struct stat st;
-    if (!entry.has_value() || stat(it->path().c_str(), &st) != 0) continue;
+    if (!entry.has_value()) continue;
+    struct stat st = {};
+    // An entry that this host fails to inspect is listed, so that no reader takes it for missing.
+    if (stat(it->path().c_str(), &st) != 0 && (errno == ENOENT || entry->kind == RunEntry::Kind::kOrphan)) continue;
     // A temporary file is never a folder, so a folder with such a name belongs to the user.
     const bool is_replaced = absl::EndsWith(entry->name, kReplacedSuffix);
     if (entry->kind == RunEntry::Kind::kOrphan && !is_replaced && S_ISDIR(st.st_mode)) continue;

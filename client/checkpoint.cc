@@ -1,5 +1,7 @@
 // trainctl checkpoint ls, show, verify, rm: manages the checkpoints of a folder; needs neither a cluster nor a running
 // job.
+#include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,7 +107,15 @@ absl::StatusOr<Selection> SelectEntries(const CheckpointOptions& options) {
 absl::StatusOr<InspectedEntry> InspectEntry(const RunEntry& entry, bool verify, int threads) {
   InspectedEntry one{.entry = entry};
   if (entry.kind == RunEntry::Kind::kOrphan) return one;
-  ASSIGN_OR_RETURN(one.found, QuickVerifyCheckpoint(entry.path));
+  absl::StatusOr<VerifiedCheckpoint> quick = QuickVerifyCheckpoint(entry.path);
+  if (const absl::Status failed_read = FailedReadOf(quick); !quick.ok() && !failed_read.ok()) {
+    one.found.problems.push_back({.file = kManifestName,
+                                  .expected = "a readable manifest",
+                                  .found = std::string(failed_read.message()),
+                                  .failed_read = failed_read});
+    return one;
+  }
+  ASSIGN_OR_RETURN(one.found, std::move(quick));
   if (!verify || !one.found.manifest.has_value()) return one;
   ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRead(entry.path));
   uint64_t total = 0;
@@ -126,7 +136,8 @@ absl::Status ListCheckpoints(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   std::optional<StepFolder> best;
   if (!chosen.run_folder.empty()) {
-    ASSIGN_OR_RETURN(best, FindBest(chosen.run_folder));
+    // If a manifest cannot be read, the list shows which one, and no checkpoint is marked as the best.
+    best = FindBest(chosen.run_folder).value_or(std::nullopt);
   }
   std::vector<InspectedEntry> all;
   for (const RunEntry& entry : chosen.entries) {
@@ -162,7 +173,9 @@ absl::Status ShowCheckpoint(const CheckpointOptions& options) {
 // A running job may remove a checkpoint (checkpoint.keep) after it was listed or while it is being read.
 bool WasRemovedMeanwhile(const RunEntry& entry, const absl::StatusOr<InspectedEntry>& inspected) {
   if (inspected.ok() && inspected->found.problems.empty()) return false;
-  return absl::IsUnavailable(inspected.status()) || !FileExists(entry.path);
+  struct stat st;
+  const bool is_gone = stat(entry.path.c_str(), &st) != 0 && errno == ENOENT;  // an I/O error does not show that
+  return absl::IsUnavailable(inspected.status()) || is_gone;
 }
 
 absl::Status Verify(const CheckpointOptions& options) {

@@ -91,6 +91,17 @@ def test_verify_names_every_problem_and_gives_exit_code_1(run_folder):
     checkpoint("verify", run_folder / "step-00000300")
 
 
+def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(run_folder):
+    for name in (f"step-00000200/{SHARD}", "step-00000100/manifest.json"):
+        (run_folder / name).unlink()
+        (run_folder / name).symlink_to(run_folder / name)
+
+    assert [line["state"] for line in objects("ls", run_folder)] == ["not verified", "unreadable", "unreadable"]
+    done = checkpoint("verify", run_folder, expect=1)
+    assert "step-00000300: good" in done.stdout and done.stdout.count("CANNOT BE READ, and may be good") == 2
+    assert "Too many levels of symbolic links" in done.stderr
+
+
 def test_verify_of_a_copy_under_another_name_works(run_folder):
     copy = run_folder / "best"
     (run_folder / "step-00000100").rename(copy)

@@ -58,6 +58,17 @@ TEST_F(InventoryTest, List_ReturnsOnlyCheckpointsPartialsAndOrphans) {
   EXPECT_TRUE(absl::IsNotFound(ListRunFolder(folder_ / "none").status()));
 }
 
+TEST_F(InventoryTest, CheckpointThatThisHostFailsToInspect_IsListed) {
+  Write(100);
+  std::filesystem::create_symlink(folder_ / "step-00000300", folder_ / "step-00000300");
+
+  const auto entries = ListRunFolder(folder_.path());
+
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 2u);
+  EXPECT_EQ((*entries)[0].name, "step-00000300");
+}
+
 TEST_F(InventoryTest, Remove_RemovesOnlyTheNamedEntries) {
   for (uint64_t step : {100, 200, 300}) Write(step);
 
