@@ -145,6 +145,16 @@ def test_rm_needs_a_confirmation_and_keeps_the_last_good_checkpoint(run_folder):
     assert "last good" in done.stderr and steps(run_folder) == [200]
 
 
+def test_reshard_refuses_a_folder_in_which_a_job_trains(run_folder):
+    out = run_folder / "out"
+    out.mkdir()
+    with open(out / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = checkpoint("reshard", run_folder, 100, "--ranks", 2, "--out", out, expect=2)
+    assert "a job trains into" in refused.stderr
+    checkpoint("reshard", run_folder, 100, "--ranks", 2, "--out", out)
+
+
 def test_rm_refuses_a_checkpoint_that_is_being_read_and_a_folder_in_which_a_job_trains(run_folder):
     with open(run_folder / "step-00000100" / "manifest.json") as manifest:
         fcntl.flock(manifest, fcntl.LOCK_SH)
