@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "checkpoint/lease.h"
 #include "checkpoint/manifest_file.h"
+#include "checkpoint/read_error.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 
@@ -65,9 +66,10 @@ absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_f
 }
 
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options) {
-  ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
+  const absl::StatusOr<std::vector<StepFolder>> folders = ListCheckpoints(run_folder);
+  RETURN_IF_ERROR(MarkFailedRead(folders.status()));
   FoundCheckpoint found;
-  for (const StepFolder& folder : folders) {
+  for (const StepFolder& folder : *folders) {
     if (options.before_step.has_value() && folder.step >= *options.before_step) continue;
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
         options.verify_bytes ? Checkpoint::Open(folder.path) : Checkpoint::OpenUnverified(folder.path);
@@ -91,6 +93,11 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
           absl::StrCat("checkpoint of step ", folder.step, ": ", checkpoint.status().message(),
                        "; an older checkpoint is used only if you remove this one (trainctl checkpoint rm)"));
     }
+    if (IsFailedRead(checkpoint.status())) {
+      RETURN_IF_ERROR(checkpoint.status())
+          << "the checkpoint of step " << folder.step
+          << " may be good, so no older one is used; if it stays unreadable, move it out of the folder";
+    }
     found.damaged.push_back(
         absl::StrCat("checkpoint of step ", folder.step, " is damaged: ", checkpoint.status().message()));
   }
@@ -99,9 +106,11 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
 
 namespace {
 
-// Returns nullopt if the manifest is damaged or lists a tensor with non-finite values. Does not check the files.
-std::optional<Manifest> FiniteManifest(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadManifestText(path);
+// Returns nullopt if the manifest is damaged or lists a tensor with non-finite values. Does not check the files. Fails
+// with a failed read.
+absl::StatusOr<std::optional<Manifest>> FiniteManifest(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadManifestText(path);
+  if (absl::Status read = MarkFailedRead(text.status()); IsFailedRead(read)) return read;
   if (!text.ok()) return std::nullopt;
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
   if (!manifest.ok() || !manifest->nonfinite.empty()) return std::nullopt;
@@ -117,10 +126,10 @@ struct Candidate {
   std::optional<ManifestEvaluation> evaluation;
 };
 
-std::vector<Candidate> CandidatesOf(const std::vector<StepFolder>& folders) {
+absl::StatusOr<std::vector<Candidate>> CandidatesOf(const std::vector<StepFolder>& folders) {
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < folders.size(); ++i) {
-    std::optional<Manifest> manifest = FiniteManifest(folders[i].path);
+    ASSIGN_OR_RETURN(std::optional<Manifest> manifest, FiniteManifest(folders[i].path));
     if (!manifest.has_value() || manifest->step != folders[i].step) continue;
     candidates.push_back({.folder = i,
                           .step = manifest->step,
@@ -141,8 +150,8 @@ bool IsAbandoned(const Candidate& candidate, const std::vector<Candidate>& all) 
 
 // Returns the index of the best of these checkpoints, which are sorted from the newest to the oldest. Only losses on
 // the data of the newest evaluated checkpoint are compared.
-std::optional<size_t> BestOf(const std::vector<StepFolder>& folders) {
-  const std::vector<Candidate> candidates = CandidatesOf(folders);
+absl::StatusOr<std::optional<size_t>> BestOf(const std::vector<StepFolder>& folders) {
+  ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, CandidatesOf(folders));
   const ManifestEvaluation* newest = nullptr;
   std::optional<size_t> best;
   double lowest = 0;
@@ -163,7 +172,7 @@ std::optional<size_t> BestOf(const std::vector<StepFolder>& folders) {
 
 absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder) {
   ASSIGN_OR_RETURN(const std::vector<StepFolder> folders, ListCheckpoints(run_folder));
-  const std::optional<size_t> best = BestOf(folders);
+  ASSIGN_OR_RETURN(const std::optional<size_t> best, BestOf(folders));
   if (!best.has_value()) return std::nullopt;
   return folders[*best];
 }
@@ -217,16 +226,20 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > newest_step; });
   // Without keep_best only the newest manifests are read.
-  const std::optional<size_t> best = retention.keep_best ? BestOf(folders) : std::nullopt;
+  std::optional<size_t> best;
+  if (retention.keep_best) {
+    ASSIGN_OR_RETURN(best, BestOf(folders));
+  }
   bool found_finite = false;
   for (size_t i = 0; i < folders.size(); ++i) {
     const bool is_retained = i < retention.keep || retention.IsMilestone(folders[i].step) ||
                              protected_steps.contains(folders[i].step) || best == i;
     // The newest checkpoint with finite values is always retained. It is usually the first, whose manifest is then the
     // only one that is read.
-    if (!found_finite && FiniteManifest(folders[i].path).has_value()) {
-      found_finite = true;
-      continue;
+    if (!found_finite) {
+      ASSIGN_OR_RETURN(const std::optional<Manifest> manifest, FiniteManifest(folders[i].path));
+      found_finite = manifest.has_value();
+      if (found_finite) continue;
     }
     if (is_retained) continue;
     RETURN_IF_ERROR(may_remove == nullptr ? absl::OkStatus() : may_remove());

@@ -72,14 +72,14 @@ struct FindOptions {
 };
 // Finds the newest checkpoint that is undamaged and contains only finite values. Possible errors: Unimplemented: a
 // later version of the program wrote the newest checkpoint that may be undamaged, and this version cannot verify it;
-// those of ListCheckpoints.
+// a failed read (read_error.h), of the folder or of the newest checkpoint that may be undamaged.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
 // The name that stands for the best checkpoint where a checkpoint is chosen: <run folder>/best.
 inline constexpr char kBestName[] = "best";
 
 // Returns the best checkpoint of a run folder, by its manifests alone; none if no usable checkpoint has a finite
-// loss of an evaluation. Fails if the folder cannot be read.
+// loss of an evaluation. Fails if the folder or a manifest cannot be read.
 absl::StatusOr<std::optional<StepFolder>> FindBest(const std::string& run_folder);
 
 // Returns the path of the best checkpoint if `path` is <run folder>/best and no such file exists, else `path` itself.
@@ -88,8 +88,8 @@ absl::StatusOr<std::string> ResolveBest(const std::string& path);
 
 // Opens the checkpoint at the path that ResolveBest returns for `given`; if that path is a run folder, the checkpoint
 // that FindCheckpoint finds there. Adds to `skipped` a sentence for each newer checkpoint that cannot be used. Fails
-// with NotFound if there is no checkpoint, with DataLoss if none can be used, and with Unimplemented if a later version
-// of the program wrote it.
+// with NotFound if there is no checkpoint, with DataLoss if none can be used, with Unimplemented if a later version of
+// the program wrote it, and with a failed read (read_error.h).
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpointOrNewest(const std::string& given,
                                                                    std::vector<std::string>& skipped);
 
@@ -107,7 +107,8 @@ struct Retention {
 
 // Removes the checkpoints up to `newest_step` that need not be retained. Returns their steps. Calls `may_remove`, if it
 // is not null, right before each removal, because removals may take minutes, in which a later generation may claim the
-// folder; an error of `may_remove` ends the call.
+// folder; an error of `may_remove` ends the call. So does a manifest that cannot be read, because it may be that of a
+// checkpoint to retain.
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t newest_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,

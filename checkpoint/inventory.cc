@@ -12,7 +12,6 @@
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,6 +19,7 @@
 #include "checkpoint/lease.h"
 #include "checkpoint/verify.h"
 #include "common/files.h"
+#include "common/lock_holder.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -64,12 +64,13 @@ std::optional<RunEntry> EntryOf(const std::string& name) {
 
 // Whether a run may resume from the entry: an undamaged checkpoint, or the complete partial of a save, which lacks only
 // its final name. A partial that is being removed never becomes a checkpoint. What a later version of the program wrote
-// cannot be verified here, and counts as undamaged.
-bool MayResumeFrom(const RunEntry& entry) {
+// cannot be verified here, and counts as undamaged. `if_unread`: the result for an entry that cannot be read.
+bool MayResumeFrom(const RunEntry& entry, bool if_unread) {
   if (entry.kind == RunEntry::Kind::kOrphan) return false;
   if (entry.kind == RunEntry::Kind::kPartial && !SaveOfPartialName(entry.name).has_value()) return false;
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(entry.path, {});
   if (absl::IsUnimplemented(verified.status())) return true;
+  if (!FailedReadOf(verified).ok()) return if_unread;
   return verified.ok() && verified->problems.empty() && verified->manifest->step == entry.step &&
          verified->manifest->nonfinite.empty();
 }
@@ -77,9 +78,10 @@ bool MayResumeFrom(const RunEntry& entry) {
 // A partial is protected as if it were a checkpoint, but does not replace one: when the next generation claims the
 // folder, it may reject the partial (settle.h).
 absl::Status CheckOneRemains(const std::vector<RunEntry>& removed, const std::vector<RunEntry>& remaining) {
-  auto good = std::find_if(removed.begin(), removed.end(), MayResumeFrom);
+  auto good = std::find_if(removed.begin(), removed.end(),
+                           [](const RunEntry& entry) { return MayResumeFrom(entry, /*if_unread=*/true); });
   const bool one_remains = std::any_of(remaining.begin(), remaining.end(), [](const RunEntry& entry) {
-    return entry.kind == RunEntry::Kind::kCheckpoint && MayResumeFrom(entry);
+    return entry.kind == RunEntry::Kind::kCheckpoint && MayResumeFrom(entry, /*if_unread=*/false);
   });
   if (good == removed.end() || one_remains) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -102,8 +104,10 @@ absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folde
   fs::directory_iterator it(run_folder, error), end;
   for (; !error && it != end; it.increment(error)) {
     std::optional<RunEntry> entry = EntryOf(it->path().filename().string());
-    struct stat st;
-    if (!entry.has_value() || stat(it->path().c_str(), &st) != 0) continue;
+    if (!entry.has_value()) continue;
+    struct stat st = {};
+    // An entry that this host fails to inspect is listed, so that no reader takes it for missing.
+    if (stat(it->path().c_str(), &st) != 0 && (errno == ENOENT || entry->kind == RunEntry::Kind::kOrphan)) continue;
     // A temporary file is never a folder, so a folder with such a name belongs to the user.
     const bool is_replaced = absl::EndsWith(entry->name, kReplacedSuffix);
     if (entry->kind == RunEntry::Kind::kOrphan && !is_replaced && S_ISDIR(st.st_mode)) continue;
@@ -124,10 +128,9 @@ std::string RunFolderHolder(const std::string& run_folder) {
   if (fd < 0) return "";
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return "";
-  char holder[32] = {};
-  const ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-  const absl::string_view pid = absl::StripAsciiWhitespace(absl::string_view(holder, n > 0 ? n : 0));
-  return pid.empty() ? "another process" : absl::StrCat("process ", pid);
+  char holder[320];
+  const ssize_t n = pread(fd, holder, sizeof holder, 0);
+  return HolderInLockFile(absl::string_view(holder, n > 0 ? static_cast<size_t>(n) : 0));
 }
 
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,

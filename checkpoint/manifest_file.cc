@@ -1,5 +1,8 @@
 #include "checkpoint/manifest_file.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "common/files.h"
 #include "common/status_macros.h"
 
@@ -18,7 +21,15 @@ absl::Status WriteManifest(const std::string& folder, absl::string_view text, Fi
 }
 
 absl::StatusOr<std::string> ReadManifestText(const std::string& folder) {
-  return ReadRegularFile(JoinPath(folder, kManifestName), kManifestBytesMax);
+  const std::string path = JoinPath(folder, kManifestName);
+  absl::StatusOr<std::string> text = ReadRegularFile(path, kManifestBytesMax);
+  std::error_code error;
+  // ResourceExhausted alone may also mean that this process can open no more files.
+  const bool maybe_long = absl::IsResourceExhausted(text.status());
+  if (maybe_long && std::filesystem::file_size(path, error) > kManifestBytesMax && !error) {
+    return absl::DataLossError(text.status().message());
+  }
+  return text;
 }
 
 SavedCheckpoint SavedCheckpointOf(const std::string& path, const Manifest& manifest, absl::string_view text) {

@@ -15,7 +15,7 @@ namespace trainyard {
 // Creates the file in `folder`, and syncs both. Fails with the errors of the file system.
 absl::Status WriteManifest(const std::string& folder, absl::string_view text, FileSystem& file_system);
 
-// Fails with the errors of the file system, and if the file is longer than any manifest can be.
+// Fails with the errors of ReadRegularFile, and with DataLoss if the file is longer than any manifest can be.
 absl::StatusOr<std::string> ReadManifestText(const std::string& folder);
 
 // A complete checkpoint under its final name.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "checkpoint/manifest_file.h"
+#include "checkpoint/read_error.h"
 #include "checkpoint/safetensors.h"
 #include "common/files.h"
 #include "common/hash.h"
@@ -106,7 +107,10 @@ void CopyWanted(const ManifestPiece& piece, const char* source, const Wanted& wa
 
 absl::Status FirstProblem(const std::vector<CheckpointProblem>& problems, const std::string& path) {
   if (problems.empty()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(problems[0].Text(path), AndMore(1, problems.size(), "; ", "problem")));
+  RETURN_IF_ERROR(FailedReadOf(problems));
+  const auto damage = std::find_if(problems.begin(), problems.end(),
+                                   [](const CheckpointProblem& problem) { return problem.failed_read.ok(); });
+  return absl::DataLossError(absl::StrCat(damage->Text(path), AndMore(1, problems.size(), "; ", "problem")));
 }
 
 // Each file is hashed as a whole by the share with this number, modulo the number of shares. For a shard, the number is
@@ -126,8 +130,12 @@ Checkpoint::~Checkpoint() = default;
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenManifest(const std::string& path) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
-  ASSIGN_OR_RETURN(checkpoint->lease_, CheckpointLease::ToRead(path));
-  ASSIGN_OR_RETURN(std::string text, ReadManifestText(path));
+  absl::StatusOr<std::unique_ptr<CheckpointLease>> lease = CheckpointLease::ToRead(path);
+  RETURN_IF_ERROR(MarkFailedRead(lease.status()));
+  checkpoint->lease_ = *std::move(lease);
+  const absl::StatusOr<std::string> read = ReadManifestText(path);
+  RETURN_IF_ERROR(MarkFailedRead(read.status()));
+  const std::string& text = *read;
   ASSIGN_OR_RETURN(checkpoint->manifest_, ParseManifest(text), << path);
   checkpoint->manifest_hash_ = ManifestHash(text);
   return checkpoint;

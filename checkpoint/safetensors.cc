@@ -114,6 +114,66 @@ absl::StatusOr<HeaderJson> ParseHeader(absl::string_view text, const std::string
   return header;
 }
 
+// Returns the byte at which the header ends and the tensors begin. `first` are at least the first 9 bytes of a file of
+// `file_bytes` bytes, or all of them.
+absl::StatusOr<uint64_t> HeaderEnd(const std::string& path, absl::string_view first, uint64_t file_bytes) {
+  if (file_bytes < 8) {
+    return absl::DataLossError(absl::StrCat(path, " has ", file_bytes, " bytes: too short for a header"));
+  }
+  const uint64_t length = LoadLength(first);
+  if (length > kHeaderBytesMax || file_bytes == 8 || first[8] != '{') {
+    return absl::DataLossError(absl::StrCat(path, " is not a safetensors file: such a file begins with the length of ",
+                                            "its header (at most ", kHeaderBytesMax, " bytes) in 8 bytes and a '{'"));
+  }
+  if (length > file_bytes - 8) {
+    return absl::DataLossError(absl::StrCat(path, ": its first 8 bytes announce a header of ", length,
+                                            " bytes, but the file has only ", file_bytes,
+                                            ": it is incomplete; copy it again"));
+  }
+  return 8 + length;
+}
+
+// Returns the tensors of a header in the order of their bytes, of which there are `data_bytes`.
+absl::StatusOr<std::vector<TensorInfo>> ParseTensors(const std::string& path, absl::string_view text,
+                                                     uint64_t data_bytes) {
+  ASSIGN_OR_RETURN(HeaderJson header, ParseHeader(text, path));
+  std::vector<TensorInfo> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    ASSIGN_OR_RETURN(TensorInfo info, ReadEntry(name, entry, absl::StrCat(path, ", tensor '", name, "'")));
+    tensors.push_back(std::move(info));
+  }
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  uint64_t at = 0;
+  for (const TensorInfo& tensor : tensors) {
+    if (tensor.begin != at) {
+      return absl::DataLossError(absl::StrCat(path, ", tensor '", tensor.name, "': begins at ", tensor.begin,
+                                              ", but the tensor before it ends at ", at));
+    }
+    at = tensor.end;
+  }
+  if (at != data_bytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": its tensors take ", at, " bytes, but the file contains ", data_bytes));
+  }
+  return tensors;
+}
+
+// Returns the first `bytes` bytes of a file.
+absl::StatusOr<std::string> ReadFirst(int fd, const std::string& path, uint64_t bytes) {
+  std::string first(bytes, '\0');
+  for (uint64_t at = 0; at < bytes;) {
+    const ssize_t n = pread(fd, first.data() + at, bytes - at, static_cast<off_t>(at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path, " at byte ", at));
+    if (n == 0) return absl::DataLossError(absl::StrCat(path, " has become shorter while it was being read"));
+    at += static_cast<uint64_t>(n);
+  }
+  return first;
+}
+
 }  // namespace
 
 uint64_t DtypeBytes(absl::string_view dtype) { return DtypeBits(dtype) / 8; }
@@ -137,8 +197,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat st;
   if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot inspect ", path));
-  if (st.st_size < 8)
-    return absl::DataLossError(absl::StrCat(path, " has ", st.st_size, " bytes: too short for a header"));
+  // An empty file cannot be mapped.
+  if (st.st_size < 8) return HeaderEnd(path, "", static_cast<uint64_t>(st.st_size)).status();
   void* data = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("cannot map ", path));
   absl::string_view whole(static_cast<const char*>(data), st.st_size);
@@ -150,45 +210,23 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
 SafetensorsFile::~SafetensorsFile() { munmap(const_cast<char*>(whole_.data()), whole_.size()); }
 
 absl::Status SafetensorsFile::ReadHeader() {
-  uint64_t length = LoadLength(whole_);
-  if (length > kHeaderBytesMax || whole_.size() == 8 || whole_[8] != '{') {
-    return absl::DataLossError(absl::StrCat(path_, " is not a safetensors file: such a file begins with the length of ",
-                                            "its header (at most ", kHeaderBytesMax, " bytes) in 8 bytes and a '{'"));
-  }
-  if (length > whole_.size() - 8) {
-    return absl::DataLossError(absl::StrCat(path_, ": its first 8 bytes announce a header of ", length,
-                                            " bytes, but the file has only ", whole_.size(),
-                                            ": it is incomplete; copy it again"));
-  }
-  ASSIGN_OR_RETURN(HeaderJson header, ParseHeader(whole_.substr(8, length), path_));
-  data_ = whole_.substr(8 + length);
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    ASSIGN_OR_RETURN(TensorInfo info, ReadEntry(name, entry, absl::StrCat(path_, ", tensor '", name, "'")));
-    tensors_.push_back(std::move(info));
-  }
-  std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
-  });
-  uint64_t at = 0;
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].begin != at) {
-      return absl::DataLossError(absl::StrCat(path_, ", tensor '", tensors_[i].name, "': begins at ", tensors_[i].begin,
-                                              ", but the tensor before it ends at ", at));
-    }
-    at = tensors_[i].end;
-    index_[tensors_[i].name] = i;
-  }
-  if (at != data_.size()) {
-    return absl::DataLossError(
-        absl::StrCat(path_, ": its tensors take ", at, " bytes, but the file contains ", data_.size()));
-  }
+  ASSIGN_OR_RETURN(const uint64_t end, HeaderEnd(path_, whole_, whole_.size()));
+  data_ = whole_.substr(end);
+  ASSIGN_OR_RETURN(tensors_, ParseTensors(path_, whole_.substr(8, end - 8), data_.size()));
+  for (size_t i = 0; i < tensors_.size(); ++i) index_[tensors_[i].name] = i;
   return absl::OkStatus();
 }
 
 const TensorInfo* SafetensorsFile::Find(absl::string_view name) const {
   auto it = index_.find(name);
   return it == index_.end() ? nullptr : &tensors_[it->second];
+}
+
+absl::Status CheckSafetensorsHeader(int fd, const std::string& path, uint64_t file_bytes) {
+  ASSIGN_OR_RETURN(const std::string first, ReadFirst(fd, path, std::min<uint64_t>(9, file_bytes)));
+  ASSIGN_OR_RETURN(const uint64_t end, HeaderEnd(path, first, file_bytes));
+  ASSIGN_OR_RETURN(const std::string header, ReadFirst(fd, path, end));
+  return ParseTensors(path, absl::string_view(header).substr(8), file_bytes - end).status();
 }
 
 std::string SafetensorsHeader(std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {

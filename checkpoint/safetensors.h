@@ -66,6 +66,10 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
+// Checks the header of an open file of `file_bytes` bytes, as SafetensorsFile::Open does, but reads it without a
+// mapping, so that a file that shrinks meanwhile causes no SIGBUS. Fails with DataLoss, and with errors of reading.
+absl::Status CheckSafetensorsHeader(int fd, const std::string& path, uint64_t file_bytes);
+
 // Returns the header of a file that holds `tensors` one after another, including its 8 bytes of length, padded so that
 // the data begins at a multiple of 8. Fills `begin` and `end`. REQUIRES: dtypes are known, and the widest come first,
 // so that every tensor is aligned to its elements.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/read_error.h"
 #include "checkpoint/verify.h"
 #include "common/files.h"
 #include "common/ids.h"
@@ -40,7 +41,8 @@ absl::Status SyncAll(const std::string& partial, const Manifest& manifest, FileS
   return file_system.SyncFolder(partial);
 }
 
-// Returns why a partial does not become a checkpoint; empty if it does, and `verified` then has its manifest.
+// Returns why a partial does not become a checkpoint; empty if it does, and `verified` then has its manifest. If
+// FailedReadOf(verified) is an error, the reason is unknown.
 std::string WhyNotPublished(const std::string& partial, const std::string& name, const SettleOptions& options,
                             absl::StatusOr<VerifiedCheckpoint>& verified) {
   const std::optional<PartialName> parsed = SaveOfPartialName(name);
@@ -62,16 +64,18 @@ std::string WhyNotPublished(const std::string& partial, const std::string& name,
 absl::Status SettleOne(const std::string& run_folder, const std::string& name, const SettleOptions& options,
                        FileSystem& file_system, std::vector<std::string>& messages) {
   const std::string partial = JoinPath(run_folder, name);
-  absl::StatusOr<VerifiedCheckpoint> verified;
+  absl::StatusOr<VerifiedCheckpoint> verified = VerifiedCheckpoint{};
   std::string reason = WhyNotPublished(partial, name, options, verified);
   // A later version of the program wrote the partial, which may hold the newest state of the run.
   if (absl::IsUnimplemented(verified.status())) return verified.status();
+  RETURN_IF_ERROR(FailedReadOf(verified)) << name << " may hold the newest state, so it is not removed";
   if (reason.empty()) {
     const uint64_t step = verified->manifest->step;
     const std::string path = JoinPath(run_folder, StepFolderName(step));
     const bool replaces = FileExists(path);
     const absl::StatusOr<VerifiedCheckpoint> present = VerifyCheckpoint(path, {});  // fails if there is none
     if (absl::IsUnimplemented(present.status())) return present.status();
+    RETURN_IF_ERROR(FailedReadOf(present)) << path << " may be good, so " << name << " does not replace it";
     if (!IsUndamaged(present, step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
       RETURN_IF_ERROR(PublishFolder(partial, path, file_system));
@@ -98,22 +102,28 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
 }
 
 // On a file system without atomic exchange, a checkpoint that is being replaced has another name for a moment
-// (file_system.cc). Renames it back if the replacement was interrupted, and removes it otherwise.
-void SettleReplaced(const std::string& run_folder, const std::string& name, bool removes, FileSystem& file_system,
-                    std::vector<std::string>& messages) {
+// (file_system.cc). Renames it back if the replacement was interrupted, and removes it otherwise. Fails with a failed
+// read.
+absl::Status SettleReplaced(const std::string& run_folder, const std::string& name, bool removes,
+                            FileSystem& file_system, std::vector<std::string>& messages) {
   const std::string old = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(old, {});
-  if (absl::IsUnimplemented(verified.status())) return;  // left for the later version of the program that wrote it
+  // Left for the later version of the program that wrote it.
+  if (absl::IsUnimplemented(verified.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(FailedReadOf(verified)) << name << " may hold a good checkpoint, so it is not removed";
   const bool good = verified.ok() && verified->manifest.has_value() && verified->problems.empty();
   const std::string path = good ? JoinPath(run_folder, StepFolderName(verified->manifest->step)) : "";
-  if ((!good || FileExists(path)) && !removes) return;
-  if (!good || FileExists(path)) return file_system.RemoveAll(old).IgnoreError();
+  if (!good || FileExists(path)) {
+    if (removes) file_system.RemoveAll(old).IgnoreError();
+    return absl::OkStatus();
+  }
   absl::Status renamed = file_system.RenameOrExchange(old, path);
   if (renamed.ok()) renamed = file_system.SyncFolder(run_folder);
   messages.push_back(
       renamed.ok() ? absl::StrCat("the replacement of ", path, " was interrupted; ", name, " was renamed to ", path)
                    : absl::StrCat("the replacement of ", path, " was interrupted, and ", name,
                                   " cannot be renamed back: ", renamed.message()));
+  return absl::OkStatus();
 }
 
 // A file that WriteFileAtomically or FileLock::Seize left because its process was killed. The name ends with the number
@@ -157,7 +167,9 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   // The process that published a checkpoint may have been killed before it synced the folder. The name must be durable
   // before the run resumes from the checkpoint, and before the checkpoint that it replaced is removed.
   RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
-  ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
+  const absl::StatusOr<std::vector<std::string>> listed = ListNames(run_folder);
+  RETURN_IF_ERROR(MarkFailedRead(listed.status()));
+  const std::vector<std::string>& names = *listed;
   std::vector<std::string> messages;
   for (const std::string& name : names) {
     if (IsPartial(name)) {
@@ -168,7 +180,7 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   }
   for (const std::string& name : names) {
     if (absl::StartsWith(name, "step-") && absl::EndsWith(name, kReplacedSuffix)) {
-      SettleReplaced(run_folder, name, options.removes, file_system, messages);
+      RETURN_IF_ERROR(SettleReplaced(run_folder, name, options.removes, file_system, messages));
     }
   }
   if (options.removes) RemoveSharedFolderTokens(run_folder, file_system);

@@ -49,7 +49,8 @@ std::string WhyNotValid(const Manifest& manifest, const std::string& manifest_ha
 // checkpoint, is removed or cannot be removed. Removing is best effort, because a rank of an earlier generation may
 // still write.
 // Fails if the folder cannot be synced or listed, or if a valid partial cannot be synced or renamed; with Unimplemented
-// if a later version of the program wrote a partial or the checkpoint that it would replace.
+// if a later version of the program wrote a partial or the checkpoint that it would replace; with a failed read
+// (read_error.h), because what cannot be read may be good and is neither removed nor replaced.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system);
 

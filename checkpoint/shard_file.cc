@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/read_error.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 
@@ -16,12 +16,14 @@ namespace trainyard {
 
 absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(const std::string& folder, const ManifestFile& listed) {
   const std::string path = JoinPath(folder, listed.name);
-  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
-  std::unique_ptr<ShardFile> file(new ShardFile(fd, path, listed));
+  const absl::StatusOr<int> fd = OpenRegularFile(path, O_RDONLY);
+  RETURN_IF_ERROR(MarkFailedRead(fd.status()));
+  std::unique_ptr<ShardFile> file(new ShardFile(*fd, path, listed));
   // The caller has compared the lengths before (QuickVerifyFiles), but another process may have changed the folder
   // since then.
   struct stat st;
-  if (fstat(fd, &st) != 0 || static_cast<uint64_t>(st.st_size) != listed.bytes) {
+  if (fstat(*fd, &st) != 0) return MarkFailedRead(ErrnoStatus(errno, absl::StrCat("cannot inspect ", path)));
+  if (static_cast<uint64_t>(st.st_size) != listed.bytes) {
     return absl::DataLossError(absl::StrCat(path, " has changed while it was being read"));
   }
   return file;
@@ -61,7 +63,7 @@ absl::Status ShardFile::ReadBytes(uint64_t at, absl::Span<char> out) {
   while (!out.empty()) {
     const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return absl::DataLossError(absl::StrCat("cannot read ", path_, " at byte ", at, ": ", strerror(errno)));
+    if (n < 0) return MarkFailedRead(ErrnoStatus(errno, absl::StrCat("cannot read ", path_, " at byte ", at)));
     if (n == 0)
       return absl::DataLossError(absl::StrCat(
           path_, " ends at byte ", at, ", before the length in the manifest; it has changed while it was being read"));

@@ -27,7 +27,8 @@ inline constexpr uint64_t kReadBytes = 1 << 20;
 
 class ShardFile {
  public:
-  // Fails with the errors of opening the file, and with DataLoss if its length differs from `listed`.
+  // Fails with a failed read (read_error.h) or the errors of OpenRegularFile if the file cannot be opened, and with
+  // DataLoss if its length differs from `listed`.
   static absl::StatusOr<std::unique_ptr<ShardFile>> Open(const std::string& folder, const ManifestFile& listed);
   ~ShardFile();
   ShardFile(const ShardFile&) = delete;
@@ -37,13 +38,14 @@ class ShardFile {
   // The bytes of all reads so far, including those for the hash.
   uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
-  // Fails with DataLoss, also if the disk reports an error, because a file that cannot be read counts as damaged.
+  // Fails with DataLoss if the file has become shorter, and with a failed read (read_error.h).
   absl::Status Read(uint64_t at, absl::Span<char> out);
 
   // From now on hashes the file while it is read.
   void BeginVerifying();
   bool verifying() const { return hasher_ != nullptr; }
-  // Fails with DataLoss if any byte of the file has changed, including bytes that were not read before.
+  // Fails with DataLoss if any byte of the file has changed, including bytes that were not read before, and with the
+  // errors of Read.
   absl::Status FinishVerifying();
 
  private:

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/manifest_file.h"
+#include "checkpoint/read_error.h"
 #include "checkpoint/safetensors.h"
 #include "common/files.h"
 #include "common/hash.h"
@@ -53,6 +53,15 @@ std::vector<PieceCheck> PiecesIn(const Manifest& manifest, absl::string_view fil
   return pieces;
 }
 
+// Adds the error of an attempt to read `file`.
+void AddError(const std::string& file, absl::string_view expected, absl::Status error,
+              std::vector<CheckpointProblem>& problems) {
+  CheckpointProblem problem{.file = file, .expected = std::string(expected), .found = std::string(error.message())};
+  error = MarkFailedRead(std::move(error));
+  if (IsFailedRead(error)) problem.failed_read = std::move(error);
+  problems.push_back(std::move(problem));
+}
+
 // Reads one file once, and hashes the whole file and every piece in one pass.
 class FileCheck {
  public:
@@ -62,7 +71,12 @@ class FileCheck {
   std::vector<CheckpointProblem> CheckLength() {
     struct stat st;
     if (stat(path_.c_str(), &st) != 0) {
-      Add("", absl::StrCat(listed_.bytes, " bytes"), errno == ENOENT ? "nothing: it is missing" : std::strerror(errno));
+      const absl::Status error = ErrnoStatus(errno, absl::StrCat("cannot inspect ", path_));
+      if (absl::IsNotFound(error)) {
+        Add("", absl::StrCat(listed_.bytes, " bytes"), "nothing: it is missing");
+      } else {
+        AddError(listed_.name, absl::StrCat(listed_.bytes, " bytes"), error, problems_);
+      }
     } else if (!S_ISREG(st.st_mode)) {
       Add("", absl::StrCat("a file of ", listed_.bytes, " bytes"), "something that is not a file");
     } else if (static_cast<uint64_t>(st.st_size) != listed_.bytes) {
@@ -75,12 +89,11 @@ class FileCheck {
     return std::move(problems_);
   }
 
-  std::vector<CheckpointProblem> CheckBytes(const std::function<void(uint64_t)>& on_bytes) {
+  // `reported`: CheckLength has found a problem, which is not reported again.
+  std::vector<CheckpointProblem> CheckBytes(bool reported, const std::function<void(uint64_t)>& on_bytes) {
     const absl::StatusOr<int> opened = OpenRegularFile(path_, O_RDONLY);
     if (!opened.ok()) {
-      // CheckLength, which VerifyFiles also calls, reports a missing file and something that is not a file.
-      const bool reported = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
-      if (!reported) Add("", "a readable file", std::string(opened.status().message()));
+      if (!reported) AddError(listed_.name, "a readable file", opened.status(), problems_);
       return std::move(problems_);
     }
     const int fd = *opened;
@@ -97,11 +110,13 @@ class FileCheck {
       const std::string hash = check.hasher == nullptr ? HashHex("") : check.hasher->Hex();
       if (hash != check.piece->hash) AddHash(NameOf(*check.tensor), check.piece->hash, hash);
     }
-    if (const std::string hash = whole.Hex(); at == listed_.bytes && hash != listed_.hash) {
+    if (at != listed_.bytes) {
+      if (!reported) Add("", absl::StrCat(listed_.bytes, " bytes"), absl::StrCat(at, " bytes"));
+    } else if (const std::string hash = whole.Hex(); hash != listed_.hash) {
       AddHash("", listed_.hash, hash);
-    } else if (problems_.empty() && at == listed_.bytes && absl::EndsWith(listed_.name, ".safetensors")) {
-      absl::Status header = SafetensorsFile::Open(path_).status();
-      if (!header.ok()) Add("", "a safetensors file", std::string(header.message()));
+    } else if (problems_.empty() && absl::EndsWith(listed_.name, ".safetensors")) {
+      const absl::Status header = CheckSafetensorsHeader(fd, path_, at);
+      if (!header.ok()) AddError(listed_.name, "a safetensors file", header, problems_);
     }
     return std::move(problems_);
   }
@@ -114,7 +129,10 @@ class FileCheck {
     while (true) {
       const ssize_t n = pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(at));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) Add("", "a readable file", absl::StrCat(std::strerror(errno), " at byte ", at));
+      if (n < 0) {
+        const absl::Status error = ErrnoStatus(errno, absl::StrCat("cannot read ", path_, " at byte ", at));
+        AddError(listed_.name, "a readable file", error, problems_);
+      }
       if (n <= 0) return n == 0;
       const absl::string_view chunk(buffer.data(), static_cast<size_t>(n));
       whole.Add(chunk);
@@ -166,7 +184,10 @@ std::vector<CheckpointProblem> CheckNames(const std::string& path, const Manifes
     }
     it.increment(error);
   }
-  if (error) problems.push_back({.expected = "a folder that can be listed", .found = error.message()});
+  if (error) {
+    AddError(/*file=*/"", "a folder that can be listed", ErrnoStatus(error.value(), absl::StrCat("cannot list ", path)),
+             problems);
+  }
   std::sort(problems.begin(), problems.end(),
             [](const CheckpointProblem& a, const CheckpointProblem& b) { return a.file < b.file; });
   return problems;
@@ -179,16 +200,21 @@ void Append(std::vector<CheckpointProblem> more, std::vector<CheckpointProblem>&
 absl::StatusOr<VerifiedCheckpoint> ReadManifestOf(const std::string& path) {
   VerifiedCheckpoint verified;
   absl::StatusOr<std::string> text = ReadManifestText(path);
-  if (absl::IsFailedPrecondition(text.status())) {
+  if (absl::IsFailedPrecondition(text.status()) || absl::IsDataLoss(text.status())) {
     verified.problems.push_back(
         {.file = kManifestName, .expected = "a manifest", .found = std::string(text.status().message())});
     return verified;
   }
-  if (absl::IsNotFound(text.status()) && FileExists(path)) {
+  if (absl::IsNotFound(text.status())) {
+    struct stat folder;
+    if (stat(path.c_str(), &folder) != 0) {
+      absl::Status error = ErrnoStatus(errno, absl::StrCat("cannot inspect ", path));
+      return absl::IsNotFound(error) ? text.status() : MarkFailedRead(std::move(error));
+    }
     verified.problems.push_back({.file = kManifestName, .expected = "a manifest", .found = "nothing: it is missing"});
     return verified;
   }
-  RETURN_IF_ERROR(text.status());
+  RETURN_IF_ERROR(MarkFailedRead(text.status()));
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
   if (absl::IsUnimplemented(manifest.status())) {
     return absl::UnimplementedError(absl::StrCat(path, ": ", manifest.status().message()));
@@ -209,8 +235,20 @@ absl::StatusOr<VerifiedCheckpoint> ReadManifestOf(const std::string& path) {
 }  // namespace
 
 std::string CheckpointProblem::Text(absl::string_view path) const {
+  if (!failed_read.ok()) return std::string(failed_read.message());
   return absl::StrCat(file.empty() ? std::string(path) : JoinPath(path, file), tensor.empty() ? "" : ", ", tensor,
                       ": expected ", expected, ", found ", found);
+}
+
+absl::Status FailedReadOf(const std::vector<CheckpointProblem>& problems) {
+  const auto is_damage = [](const CheckpointProblem& problem) { return problem.failed_read.ok(); };
+  if (problems.empty() || std::any_of(problems.begin(), problems.end(), is_damage)) return absl::OkStatus();
+  return problems[0].failed_read;
+}
+
+absl::Status FailedReadOf(const absl::StatusOr<VerifiedCheckpoint>& verified) {
+  if (verified.ok()) return FailedReadOf(verified->problems);
+  return IsFailedRead(verified.status()) ? verified.status() : absl::OkStatus();
 }
 
 std::vector<CheckpointProblem> QuickVerifyFiles(const std::string& path, const Manifest& manifest) {
@@ -221,18 +259,21 @@ std::vector<CheckpointProblem> QuickVerifyFiles(const std::string& path, const M
 
 std::vector<CheckpointProblem> VerifyFile(const std::string& path, const Manifest& manifest,
                                           const ManifestFile& listed) {
-  return FileCheck(path, manifest, listed).CheckBytes(nullptr);
+  return FileCheck(path, manifest, listed).CheckBytes(/*reported=*/false, nullptr);
 }
 
 std::vector<CheckpointProblem> VerifyFiles(const std::string& path, const Manifest& manifest,
                                            const VerifyOptions& options) {
   std::vector<CheckpointProblem> problems = QuickVerifyFiles(path, manifest);
+  std::set<std::string> reported;  // the names of files
+  for (const CheckpointProblem& problem : problems) reported.insert(problem.file);
   const size_t files = manifest.files.size();
   std::vector<std::vector<CheckpointProblem>> found(files);
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i; (i = next.fetch_add(1)) < files;) {
-      found[i] = FileCheck(path, manifest, manifest.files[i]).CheckBytes(options.on_bytes);
+      const ManifestFile& file = manifest.files[i];
+      found[i] = FileCheck(path, manifest, file).CheckBytes(reported.contains(file.name), options.on_bytes);
     }
   };
   const unsigned wanted = options.threads > 0 ? static_cast<unsigned>(options.threads)

@@ -1,7 +1,7 @@
 // Verifies a checkpoint and returns every problem, not only the first. Checkpoint::Open uses it, and `trainctl
 // checkpoint verify` prints the problems. The bytes are read, not mapped, so that a file which shrinks meanwhile is
-// reported as a problem and causes no SIGBUS; only the header of an intact file is read through a mapping. Stateless
-// and thread-safe; one call uses several threads, one per file at a time.
+// reported as a problem and causes no SIGBUS. Stateless and thread-safe; one call uses several threads, one per file at
+// a time.
 //
 //   ASSIGN_OR_RETURN(VerifiedCheckpoint verified, VerifyCheckpoint(path, {}));
 //   for (const CheckpointProblem& problem : verified.problems) puts(problem.Text(path).c_str());
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "checkpoint/manifest.h"
@@ -24,6 +25,8 @@ struct CheckpointProblem {
   std::string tensor = {};  // "parameter 'wte.weight'"; empty: not in one tensor
   std::string expected = {};
   std::string found = {};
+  // Why the file or the folder could not be read; IsFailedRead (read_error.h) holds for it. OK: the problem is damage.
+  absl::Status failed_read = absl::OkStatus();
 
   // "<path>/shard-00000.safetensors, parameter 'wte.weight': expected hash 1f.., found hash 2e..".
   std::string Text(absl::string_view path) const;
@@ -44,12 +47,17 @@ struct VerifiedCheckpoint {
 };
 
 // Checks the manifest, the names in the folder, the lengths, and the hash of every file and piece. Fails with NotFound
-// if there is no such folder, with PermissionDenied, with Unimplemented for a later version. Everything else that is
-// wrong is a problem.
+// if there is no such folder, with Unimplemented for a later version, and with a failed read (read_error.h) if the
+// manifest cannot be read. Everything else that is wrong is a problem.
 absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(const std::string& path, const VerifyOptions& options);
 
 // Checks only manifest, names and lengths.
 absl::StatusOr<VerifiedCheckpoint> QuickVerifyCheckpoint(const std::string& path);
+
+// Returns the failed read that prevented the verification from showing whether the checkpoint is damaged; OK: it showed
+// that.
+absl::Status FailedReadOf(const std::vector<CheckpointProblem>& problems);
+absl::Status FailedReadOf(const absl::StatusOr<VerifiedCheckpoint>& verified);
 
 // Like VerifyCheckpoint and QuickVerifyCheckpoint, for a caller that has already read the manifest.
 std::vector<CheckpointProblem> VerifyFiles(const std::string& path, const Manifest& manifest,

@@ -1,5 +1,7 @@
 // trainctl checkpoint ls, show, verify, rm: manages the checkpoints of a folder; needs neither a cluster nor a running
 // job.
+#include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,7 +107,15 @@ absl::StatusOr<Selection> SelectEntries(const CheckpointOptions& options) {
 absl::StatusOr<InspectedEntry> InspectEntry(const RunEntry& entry, bool verify, int threads) {
   InspectedEntry one{.entry = entry};
   if (entry.kind == RunEntry::Kind::kOrphan) return one;
-  ASSIGN_OR_RETURN(one.found, QuickVerifyCheckpoint(entry.path));
+  absl::StatusOr<VerifiedCheckpoint> quick = QuickVerifyCheckpoint(entry.path);
+  if (const absl::Status failed_read = FailedReadOf(quick); !quick.ok() && !failed_read.ok()) {
+    one.found.problems.push_back({.file = kManifestName,
+                                  .expected = "a readable manifest",
+                                  .found = std::string(failed_read.message()),
+                                  .failed_read = failed_read});
+    return one;
+  }
+  ASSIGN_OR_RETURN(one.found, std::move(quick));
   if (!verify || !one.found.manifest.has_value()) return one;
   ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRead(entry.path));
   uint64_t total = 0;
@@ -133,7 +143,9 @@ absl::StatusOr<std::optional<InspectedEntry>> InspectUnlessRemoved(const Checkpo
                                                                    bool verify) {
   absl::StatusOr<InspectedEntry> inspected = InspectEntry(entry, verify, options.threads);
   const bool has_problem = !inspected.ok() || !inspected->found.problems.empty();
-  const bool is_gone = absl::IsUnavailable(inspected.status()) || !FileExists(entry.path);
+  struct stat st;
+  const bool is_missing = stat(entry.path.c_str(), &st) != 0 && errno == ENOENT;  // an I/O error does not show that
+  const bool is_gone = absl::IsUnavailable(inspected.status()) || is_missing;
   if (has_problem && is_gone && !IsNamed(options, entry) && FileExists(chosen.run_folder)) {
     Say(absl::StrCat(entry.name, " was removed in the meantime"));
     return std::optional<InspectedEntry>();
@@ -146,7 +158,8 @@ absl::Status ListCheckpoints(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   std::optional<StepFolder> best;
   if (!chosen.run_folder.empty()) {
-    ASSIGN_OR_RETURN(best, FindBest(chosen.run_folder));
+    // If a manifest cannot be read, the list shows which one, and no checkpoint is marked as the best.
+    best = FindBest(chosen.run_folder).value_or(std::nullopt);
   }
   std::vector<InspectedEntry> all;
   for (const RunEntry& entry : chosen.entries) {
@@ -176,12 +189,14 @@ absl::Status ShowCheckpoint(const CheckpointOptions& options) {
     Print(ManifestView(one, options.tensors, OutputColumns()));
   }
   if (one.found.problems.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(FailedReadOf(one.found.problems));
   return absl::DataLossError(absl::StrCat(one.entry.path, " is damaged"));
 }
 
 absl::Status Verify(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   size_t num_checked = 0, num_damaged = 0;
+  absl::Status failed_read;  // the first
   for (const RunEntry& entry : chosen.entries) {
     // In a run folder, skip entries that are not checkpoints, but verify any folder that the user named.
     const bool skips_partial = entry.kind == RunEntry::Kind::kPartial && !IsNamed(options, entry);
@@ -195,10 +210,12 @@ absl::Status Verify(const CheckpointOptions& options) {
       Print(VerdictText(*one));
     }
     ++num_checked;
-    if (!IsGood(*one)) ++num_damaged;
+    absl::Status read = FailedReadOf(one->found.problems);
+    if (read.ok() && !IsGood(*one)) ++num_damaged;
+    failed_read.Update(std::move(read));
   }
   if (num_checked == 0) return NoCheckpointError(chosen);
-  if (num_damaged == 0) return absl::OkStatus();
+  if (num_damaged == 0) return failed_read;
   return absl::DataLossError(absl::StrCat(num_damaged, " of ", num_checked,
                                           num_checked == 1 ? " checkpoint is" : " checkpoints are",
                                           " damaged or not finite"));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/dtype_convert.h"
+#include "checkpoint/inventory.h"
 #include "checkpoint/reshard.h"
 #include "checkpoint/verify.h"
 #include "client/byte_progress.h"
@@ -69,6 +70,11 @@ absl::Status Reshard(const Globals& globals, const ReshardFlags& flags) {
   const std::string folder = AbsolutePath(source, WorkingDirectory());
   const std::string out = AbsolutePath(flags.out, WorkingDirectory());
   if (out == folder) return absl::InvalidArgumentError("--out: must be a different run folder than the input");
+  if (const std::string holder = RunFolderHolder(out); !holder.empty()) {
+    // The job would remove the partial folder of this program, and this program might remove that of the job.
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out: a job trains into ", out, " now (", holder, "); name another folder"));
+  }
   const std::string path = JoinPath(folder, StepFolderName(flags.step));
   if (!FileExists(path)) {
     return absl::NotFoundError(absl::StrCat("there is no checkpoint of step ", flags.step, " in ", folder));

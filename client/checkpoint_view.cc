@@ -36,6 +36,7 @@ const char* KindName(RunEntry::Kind kind) {
 }
 
 const char* StateOf(const InspectedEntry& one) {
+  if (!FailedReadOf(one.found.problems).ok()) return "unreadable";
   if (!one.found.problems.empty()) return "damaged";
   return one.verified ? "verified" : "not verified";
 }
@@ -180,8 +181,9 @@ std::string VerdictText(const InspectedEntry& one) {
     return absl::StrCat(one.entry.name, ": good: ", one.found.manifest->files.size() + 1, " files, ",
                         BytesText(one.found.size_bytes), "\n");
   }
-  std::string text =
-      absl::StrCat(one.entry.name, ": DAMAGED, ", problems.size(), problems.size() == 1 ? " problem\n" : " problems\n");
+  const char* verdict = FailedReadOf(problems).ok() ? "DAMAGED" : "CANNOT BE READ, and may be good";
+  std::string text = absl::StrCat(one.entry.name, ": ", verdict, ", ", problems.size(),
+                                  problems.size() == 1 ? " problem\n" : " problems\n");
   for (size_t i = 0; i < std::min(problems.size(), kProblemsShown); ++i) {
     absl::StrAppend(&text, "  ", Printable(problems[i].Text(one.entry.name), kTextBytes), "\n");
   }

@@ -11,7 +11,7 @@ enum TrainerExit : int {
   kExitRefused = 2,  // the job cannot run as it is written
   kExitAborted = 3,  // the generation was ended, or a peer broke a collective: not a failure of this rank
   // This host cannot run the rank, but another host may be able to: a library is missing (the dynamic loader exits with
-  // this code), or no GPU works. The last line of the output says why.
+  // this code), no GPU works, or a checkpoint cannot be read. The last line of the output says why.
   kExitCannotRun = 127,
 };
 

@@ -13,7 +13,6 @@
 #include <filesystem>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -76,7 +75,7 @@ absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t 
 absl::Status NotARegularFileError(const std::string& path, mode_t mode) {
   const char* found = S_ISFIFO(mode) ? "a FIFO" : S_ISDIR(mode) ? "a folder" : S_ISSOCK(mode) ? "a socket" : "a device";
   return absl::FailedPreconditionError(
-      absl::StrCat(path, " is ", found, ", but a file was expected; name another path, or remove what is there"));
+      absl::StrCat(path, " is ", found, ", but a file was expected; check the path and what is there"));
 }
 
 }  // namespace
@@ -231,11 +230,11 @@ std::string JoinPath(absl::string_view folder, absl::string_view name) {
 
 namespace {
 
-// Writes the pid, which others only use in messages. The lock does not need it, and on a full disk a process must still
-// acquire the lock, to remove checkpoints.
+// Writes who holds the lock, which others only use in messages. The lock does not need it, and on a full disk a process
+// must still acquire the lock, to remove checkpoints.
 void WriteHolder(int fd) {
-  const std::string pid = absl::StrCat(getpid(), "\n");
-  [[maybe_unused]] const ssize_t written = ftruncate(fd, 0) == 0 ? pwrite(fd, pid.data(), pid.size(), 0) : -1;
+  const std::string text = LockFileText();
+  [[maybe_unused]] const ssize_t written = ftruncate(fd, 0) == 0 ? pwrite(fd, text.data(), text.size(), 0) : -1;
 }
 
 std::string DescribeHolder(int fd) {
@@ -243,11 +242,9 @@ std::string DescribeHolder(int fd) {
   if (fstat(fd, &file) == 0) {
     if (std::string named = LockHolder(file); !named.empty()) return named;
   }
-  char holder[32] = {};
-  ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-  int64_t pid = 0;
-  bool known = n > 0 && absl::SimpleAtoi(absl::StripSuffix(absl::string_view(holder, n), "\n"), &pid);
-  return known ? absl::StrCat("process ", pid) : "another process";
+  char holder[320];
+  const ssize_t n = pread(fd, holder, sizeof holder, 0);
+  return HolderInLockFile(absl::string_view(holder, n > 0 ? static_cast<size_t>(n) : 0));
 }
 
 // Whether the open file is the one at `path`, which may have been replaced.

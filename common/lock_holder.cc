@@ -1,6 +1,7 @@
 #include "common/lock_holder.h"
 
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <cinttypes>
 #include <cstdint>
@@ -48,6 +49,19 @@ std::string LockHolder(const struct stat& file) {
     if (absl::SimpleAtoi(fields[4], &pid) && pid > 0) return ProcessText(pid);
   }
   return "";
+}
+
+std::string LockFileText() {
+  char host[256] = {};
+  const bool known = gethostname(host, sizeof host - 1) == 0;
+  return absl::StrCat(getpid(), known ? " " : "", known ? host : "", "\n");
+}
+
+std::string HolderInLockFile(absl::string_view text) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  int64_t pid = 0;
+  if (fields.empty() || !absl::SimpleAtoi(fields[0], &pid)) return "another process";
+  return absl::StrCat("process ", pid, fields.size() > 1 ? absl::StrCat(" on host ", EscapeText(fields[1])) : "");
 }
 
 }  // namespace trainyard

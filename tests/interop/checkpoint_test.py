@@ -91,6 +91,17 @@ def test_verify_names_every_problem_and_gives_exit_code_1(run_folder):
     checkpoint("verify", run_folder / "step-00000300")
 
 
+def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(run_folder):
+    for name in (f"step-00000200/{SHARD}", "step-00000100/manifest.json"):
+        (run_folder / name).unlink()
+        (run_folder / name).symlink_to(run_folder / name)
+
+    assert [line["state"] for line in objects("ls", run_folder)] == ["not verified", "unreadable", "unreadable"]
+    done = checkpoint("verify", run_folder, expect=1)
+    assert "step-00000300: good" in done.stdout and done.stdout.count("CANNOT BE READ, and may be good") == 2
+    assert "Too many levels of symbolic links" in done.stderr
+
+
 def test_verify_of_a_copy_under_another_name_works(run_folder):
     copy = run_folder / "best"
     (run_folder / "step-00000100").rename(copy)
@@ -132,6 +143,16 @@ def test_rm_needs_a_confirmation_and_keeps_the_last_good_checkpoint(run_folder):
 
     done = checkpoint("rm", run_folder / "step-00000200", "--yes", expect=2)
     assert "last good" in done.stderr and steps(run_folder) == [200]
+
+
+def test_reshard_refuses_a_folder_in_which_a_job_trains(run_folder):
+    out = run_folder / "out"
+    out.mkdir()
+    with open(out / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = checkpoint("reshard", run_folder, 100, "--ranks", 2, "--out", out, expect=2)
+    assert "a job trains into" in refused.stderr
+    checkpoint("reshard", run_folder, 100, "--ranks", 2, "--out", out)
 
 
 def test_rm_refuses_a_checkpoint_that_is_being_read_and_a_folder_in_which_a_job_trains(run_folder):

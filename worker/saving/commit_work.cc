@@ -166,7 +166,7 @@ bool CommitThread::State::RequestGrant() {
     Remove(ready.task.save);
     Fail(ready.task, grant);
     absl::MutexLock lock(&mu);
-    newest_complete = std::min(newest_complete, step - 1);
+    if (newest_complete == step) newest_complete = step - 1;  // else a newer one is complete and waits for its grant
   }
   absl::MutexLock lock(&mu);
   num_waiting = waiting.size();

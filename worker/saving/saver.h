@@ -173,8 +173,8 @@ class Saver {
   absl::StatusOr<bool> AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks);
   // Collective. Returns whether rank 0 completed the checkpoint of `step` within checkpoint.timeout_s.
   absl::StatusOr<bool> AwaitComplete(uint64_t step, uint64_t stop_request);
-  // How this rank's part of the save under way ended. None: it has not ended, or no other save could begin, because too
-  // many commits are queued.
+  // How this rank's part of the save under way ended. None: it has not ended, or it is not the last save and no other
+  // save could begin, because too many commits are queued.
   std::optional<SaveEnd> Ended() const;
   // Sums terms_ over all ranks.
   absl::Status SumTerms();

@@ -17,7 +17,10 @@ namespace {
 constexpr absl::Duration kCompletionWait = absl::Hours(12);
 // How long a complete checkpoint waits for the coordinator's grant.
 constexpr absl::Duration kGrantWait = absl::Minutes(10);
-// How long a rank that must leave still waits for a checkpoint to be named.
+// How long a rank that must leave still waits for its saves to be complete: an incomplete one is lost. At most the
+// shortest grace of a stop.
+constexpr absl::Duration kLeavingCompletionWait = absl::Seconds(10);
+// How long it waits after that for a checkpoint to be named, which the next generation can do as well.
 constexpr absl::Duration kLeavingWait = absl::Seconds(3);
 // How long naming checkpoints without a grant, and removing old ones, may take.
 constexpr absl::Duration kNamingWait = absl::Seconds(30);
@@ -57,6 +60,7 @@ void Saver::Finish(const std::function<bool()>& leaves) {
   NamingLimit limit(deps_.clock, *commits_);
   while (!commits_->Drain(kSlice)) {
     if (leaves()) {
+      commits_->AwaitTasks(kLeavingCompletionWait);
       commits_->Drain(kLeavingWait);
       break;
     }

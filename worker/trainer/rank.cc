@@ -193,7 +193,10 @@ absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& 
                                     .generation = order.generation,
                                     .wait = kFolderWait,
                                     .owned_before = owned_before});
-  if (owned_before && absl::IsNotFound(folder.status())) return CheckpointMissing(folder.status());
+  // This host does not see the folder, may not use it, or fails to read it (an I/O error); another host may.
+  const bool depends_on_host = absl::IsNotFound(folder.status()) || absl::IsPermissionDenied(folder.status()) ||
+                               absl::IsUnknown(folder.status());
+  if (owned_before && depends_on_host) return CheckpointMissing(folder.status());
   ASSIGN_OR_RETURN(rank.folder, std::move(folder));
   const absl::Time began = Clock::GetSteadyClock().TimeNow();
   const LockedFolder locked{.settled = rank.folder->settled(), .claimed = rank.folder->claimed()};

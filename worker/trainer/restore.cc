@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "checkpoint/read_error.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/saving/sentences.h"
@@ -122,12 +123,17 @@ std::optional<AnnouncedCheckpoint> CheckpointOf(const Announcement& announcement
       .manifest_hash = std::string(announcement.manifest_hash, sizeof announcement.manifest_hash)};
 }
 
-// A host whose trainer is of an earlier version than a checkpoint cannot resume from it. A job that has recorded a
-// checkpoint waits for a host with that version; any other job is refused.
+// A host whose trainer is of an earlier version than a checkpoint, or that fails to read it, cannot resume from it. A
+// job that has recorded a checkpoint waits for a host that can. Any other job is refused because of the version, and
+// tried on other hosts because of a failed read (ReportFailure).
+absl::Status MayResumeElsewhere(const StartOrder& order, absl::Status status) {
+  const bool depends_on_host = absl::IsUnimplemented(status) || IsFailedRead(status);
+  return depends_on_host && order.restart_step.has_value() ? CheckpointMissing(std::move(status)) : status;
+}
 template <typename T>
 absl::StatusOr<T> MayResumeElsewhere(const StartOrder& order, absl::StatusOr<T> found) {
-  if (!absl::IsUnimplemented(found.status()) || !order.restart_step.has_value()) return found;
-  return CheckpointMissing(found.status());
+  if (found.ok()) return found;
+  return MayResumeElsewhere(order, found.status());
 }
 
 // Opens the announced checkpoint on this host; rank 0 has it open already.
@@ -148,7 +154,8 @@ Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
                   std::unique_ptr<Checkpoint>& checkpoint, LoadCheckpoint load) {
   if (checkpoint == nullptr) {
     absl::StatusOr<std::unique_ptr<Checkpoint>> opened = MayResumeElsewhere(order, OpenAnnounced(order, announced));
-    if (absl::IsUnimplemented(opened.status())) return {.kind = Outcome::kRefused, .status = opened.status()};
+    const bool depends_on_host = absl::IsUnimplemented(opened.status()) || IsFailedRead(opened.status());
+    if (depends_on_host) return {.kind = Outcome::kRefused, .status = opened.status()};
     if (!opened.ok()) return {.kind = Outcome::kUnusable, .status = opened.status()};
     checkpoint = *std::move(opened);
   }
@@ -156,7 +163,8 @@ Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
   absl::Status loaded = load(*checkpoint);
   if (loaded.ok()) loaded = checkpoint->FinishVerifying();
   if (loaded.ok()) return {};
-  return {.kind = absl::IsDataLoss(loaded) ? Outcome::kUnusable : Outcome::kRefused, .status = std::move(loaded)};
+  return {.kind = absl::IsDataLoss(loaded) ? Outcome::kUnusable : Outcome::kRefused,
+          .status = MayResumeElsewhere(order, std::move(loaded))};
 }
 
 // Returns "rank 1 on w2: ..." for the first few ranks whose outcome is `kind`.
@@ -205,9 +213,9 @@ absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order,
   if (folder.claimed()) return notes;
   RETURN_IF_ERROR(folder.Claim());
   if (Resumes(order)) {
-    ASSIGN_OR_RETURN(
-        notes, SettlePartials(order.config.checkpoint_dir,
-                              SettleOptionsOf(order, {.settled = folder.settled(), .claimed = true}), file_system));
+    const SettleOptions options = SettleOptionsOf(order, {.settled = folder.settled(), .claimed = true});
+    ASSIGN_OR_RETURN(notes,
+                     MayResumeElsewhere(order, SettlePartials(order.config.checkpoint_dir, options, file_system)));
   }
   RETURN_IF_ERROR(folder.MarkSettled());
   return notes;

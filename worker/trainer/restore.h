@@ -50,8 +50,9 @@ struct LockedFolder {
 // FailedPrecondition if the folder is not empty and the job does not resume, if it must resume and there is no
 // checkpoint (unless a fresh start is allowed), or if the checkpoint is beyond the job's last step; DataLoss if there
 // are checkpoints but none can be trusted; NotFound (IsCheckpointMissing) if neither the requested checkpoint nor any
-// other exists; Unimplemented if a later version of the program wrote the newest one (IsCheckpointMissing holds for it
-// if the job has recorded a checkpoint). Resumes from checkpoints of another job only if the user requested that.
+// other exists; Unimplemented if a later version of the program wrote the newest one, and a failed read
+// (checkpoint/read_error.h); IsCheckpointMissing holds for these two if the job has recorded a checkpoint. Resumes from
+// checkpoints of another job only if the user requested that.
 // Settles partial folders first, but removes nothing before the job has claimed the folder.
 absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const LockedFolder& folder,
                                                 FileSystem& file_system);
@@ -74,7 +75,8 @@ absl::StatusOr<std::optional<AnnouncedCheckpoint>> AgreeOnRestorePoint(const Sta
                                                                        Communicator& communicator);
 
 // Loads what this rank needs, overwriting what an earlier call has loaded. DataLoss: this rank cannot use the
-// checkpoint; any other error: it could not use an older one either, so the job is refused.
+// checkpoint; any other error: it could not use an older one either, or the checkpoint may be good and this host fails
+// to read it, so no rank tries another.
 using LoadCheckpoint = absl::FunctionRef<absl::Status(const Checkpoint& checkpoint)>;
 // Collective: lets each rank load the newest checkpoint that all of them can load, and returns it. Rank 0 passes its
 // choice. Possible errors: those of `load`; DataLoss, on rank 0, if there is none, naming the reasons; Unavailable if
@@ -83,8 +85,8 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
                                               AnnouncedCheckpoint announced, Communicator& communicator,
                                               LoadCheckpoint load);
 
-// Returns whether the only problem is that this host does not see the checkpoint, or that its trainer is too old to
-// read it. Another host may read it, or this host may read it later.
+// Returns whether the only problem is that this host does not see the checkpoint, fails to read it, or has a trainer
+// that is too old to read it. Another host may read it, or this host may read it later.
 bool IsCheckpointMissing(const absl::Status& status);
 absl::Status CheckpointMissing(absl::Status status);  // makes IsCheckpointMissing true for the error
 

@@ -2,6 +2,7 @@
 #include "models/model_description.h"
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/read_error.h"
 #include "common/status_macros.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/device.h"
@@ -79,8 +80,8 @@ TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link,
     link.ReportFact(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
     return kExitFailed;
   }
-  // Nothing is refused: the job can run on a host whose GPUs work.
-  if (IsGpuMissing(status)) return kExitCannotRun;
+  // Nothing is refused: the job can run on a host whose GPUs work, or that can read the checkpoint.
+  if (IsGpuMissing(status) || IsFailedRead(status)) return kExitCannotRun;
   // The exit code depends on who must act: a peer or the group, this process, or the author of the job.
   switch (status.code()) {
     case absl::StatusCode::kAborted:

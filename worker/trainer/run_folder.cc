@@ -36,9 +36,11 @@ std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
 }
 
-// Returns nullopt if there is no such file, or if it is unreadable and therefore names no owner.
-std::optional<JobGeneration> ReadOwner(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadRegularFile(path, kFenceBytesMax);
+// Returns nullopt if there is no such file, or if its content names no owner. Fails if the file cannot be read (an I/O
+// error, a stale file handle, no permission): it may name any owner then.
+absl::StatusOr<std::optional<JobGeneration>> ReadOwner(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, kFenceBytesMax);
+  if (absl::IsUnknown(text.status()) || absl::IsPermissionDenied(text.status())) return text.status();
   if (!text.ok()) return std::nullopt;
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") ||
@@ -48,7 +50,9 @@ std::optional<JobGeneration> ReadOwner(const std::string& path) {
   return JobGeneration{.job_id = json["job"].get<std::string>(), .generation = json["generation"].get<uint64_t>()};
 }
 
-std::optional<JobGeneration> ReadFence(const std::string& folder) { return ReadOwner(JoinPath(folder, kFenceName)); }
+absl::StatusOr<std::optional<JobGeneration>> ReadFence(const std::string& folder) {
+  return ReadOwner(JoinPath(folder, kFenceName));
+}
 
 absl::Status WriteOwner(const RunFolder::Options& options, const char* name) {
   nlohmann::ordered_json json = {{"job", options.job_id}, {"generation", options.generation}};
@@ -92,8 +96,8 @@ class LockWait {
   absl::StatusOr<std::unique_ptr<FileLock>> Acquire(std::optional<JobGeneration>& fence) {
     while (true) {
       absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(path_, absl::ZeroDuration());
-      fence = ReadFence(options_.folder);
-      const std::optional<JobGeneration> claim = ReadOwner(JoinPath(options_.folder, kClaimName));
+      ASSIGN_OR_RETURN(fence, ReadFence(options_.folder));
+      ASSIGN_OR_RETURN(const std::optional<JobGeneration> claim, ReadOwner(JoinPath(options_.folder, kClaimName)));
       for (const auto& owner : {fence, claim}) {
         if (IsOfThisJob(owner) && owner->generation > options_.generation) return FencedOff(options_, *owner);
       }
@@ -144,7 +148,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Acquire(const Options& opt
   Found found{.created_folders = MissingFolders(options.folder)};
   RETURN_IF_ERROR(MakeFolders(options.folder)) << "while creating checkpoint.dir";
   ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockWait(options).Acquire(found.fence));
-  found.settled = ReadOwner(JoinPath(options.folder, kSettledName));
+  ASSIGN_OR_RETURN(found.settled, ReadOwner(JoinPath(options.folder, kSettledName)));
   found.device = DeviceOf(options.folder);
   const bool is_foreign = found.fence.has_value() && found.fence->job_id != options.job_id;
   const bool is_ours = found.fence.has_value() && !is_foreign;
@@ -192,7 +196,8 @@ absl::Status RunFolder::Claim() {
   absl::MutexLock lock(&mu_);
   if (claimed_) return absl::OkStatus();
   const std::string claim_path = JoinPath(options_.folder, kClaimName);
-  const std::optional<JobGeneration> fence = ReadFence(options_.folder), claim = ReadOwner(claim_path);
+  ASSIGN_OR_RETURN(const std::optional<JobGeneration> fence, ReadFence(options_.folder));
+  ASSIGN_OR_RETURN(const std::optional<JobGeneration> claim, ReadOwner(claim_path));
   for (const auto& owner : {fence, claim}) {
     const bool newer = owner.has_value() && owner->job_id == options_.job_id && owner->generation > options_.generation;
     if (newer) return FencedOff(options_, *owner);
@@ -228,7 +233,8 @@ absl::Status RunFolder::RecreateIfRemoved() {
     RETURN_IF_ERROR(CheckFenceLocked());
     lock_ = std::move(new_lock);
   }
-  if (ReadFence(options_.folder).has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<JobGeneration> fence, ReadFence(options_.folder), << what);
+  if (fence.has_value()) return absl::OkStatus();
   RETURN_IF_ERROR(WriteFence()) << what;
   return WriteOwner(options_, kSettledName);
 }
@@ -238,7 +244,7 @@ absl::Status RunFolder::CheckDisk() const {
   // A file system that was mounted again, as FUSE does after its process ended, may have another device number. The
   // folder is the same if it contains the fence of this generation.
   const JobGeneration ours{.job_id = options_.job_id, .generation = options_.generation};
-  if (ReadFence(options_.folder) == ours) return absl::OkStatus();
+  if (ReadFence(options_.folder).value_or(std::nullopt) == ours) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("checkpoint.dir ", options_.folder,
                                              " is no longer on the disk where the job began: was it unmounted?"));
 }
@@ -259,13 +265,19 @@ absl::Status RunFolder::CheckFenceLocked() const {
   int64_t time_ns = 0;
   if (!ReadFileIdentity(JoinPath(options_.folder, kFenceName), &file, &time_ns)) return absl::OkStatus();
   if (file == fence_file_ && time_ns == fence_time_ns_) return absl::OkStatus();
-  std::optional<JobGeneration> fence = ReadFence(options_.folder);
+  const std::optional<JobGeneration> fence = ReadFence(options_.folder).value_or(std::nullopt);
   bool ours = !fence.has_value() || (fence->job_id == options_.job_id && fence->generation <= options_.generation);
   return ours ? absl::OkStatus() : FencedOff(options_, *fence);
 }
 
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation) {
-  const std::optional<JobGeneration> fence = ReadFence(folder);
+  const absl::StatusOr<std::optional<JobGeneration>> read = ReadFence(folder);
+  // On NFS, the file handle of a fence is stale right after another host has replaced the fence.
+  if (!read.ok()) {
+    return absl::UnavailableError(absl::StrCat("it is unknown which job or generation owns checkpoint.dir ", folder,
+                                               ", so nothing is changed there: ", read.status().message()));
+  }
+  const std::optional<JobGeneration>& fence = *read;
   const bool ours = !fence.has_value() || (fence->job_id == job_id && fence->generation <= generation);
   return ours ? absl::OkStatus()
               : FencedOff({.folder = folder, .job_id = job_id, .generation = generation, .wait = {}}, *fence);

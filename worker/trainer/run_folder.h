@@ -51,7 +51,8 @@ class RunFolder {
   // Creates the folder if necessary and locks it; fences off earlier generations of this job immediately. The lock is
   // held until the result is destroyed or the process ends. Possible errors: Aborted: a later generation of this job
   // has the folder. FailedPrecondition: another job still holds the lock after `wait`. NotFound: `owned_before` is set,
-  // but another job has claimed the folder since; nothing is changed. PermissionDenied and others of the file system.
+  // but another job has claimed the folder since; nothing is changed. PermissionDenied and others of the file system,
+  // also if the fence cannot be read.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Acquire(const Options& options);
   // Removes what Acquire has created, if the folder was not claimed.
   ~RunFolder();
@@ -106,7 +107,7 @@ class RunFolder {
 };
 
 // The check of RunFolder::CheckFence for ranks that do not hold the lock: whether a later generation of the job, or
-// another job, has fenced the folder. Possible errors: Aborted.
+// another job, has fenced the folder. Possible errors: Aborted; Unavailable: the fence cannot be read.
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
 
 // Returns the check that a rank makes before it changes anything in the run folder for a save. All ranks make it for

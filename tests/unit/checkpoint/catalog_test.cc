@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "checkpoint/read_error.h"
 #include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
 
@@ -84,6 +85,23 @@ TEST(CatalogTest, Find_WithANewestCheckpointOfALaterVersion_FailsAndNamesBothVer
               AllOf(HasSubstr("checkpoint of step 200"), HasSubstr("version 99"), HasSubstr("versions up to 4")));
   EXPECT_EQ(FindCheckpoint(folder.path(), {.before_step = 200})->checkpoint->manifest().step, 100u);
   EXPECT_EQ(OpenCheckpointOrNewest(folder.path(), skipped).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// The disk of this host fails. The checkpoint may be good, and a job that used an older one would repeat steps.
+TEST(CatalogTest, Find_WithANewestCheckpointThatCannotBeRead_Fails) {
+  for (const char* name : {"/shard-00000.safetensors", "/manifest.json"}) {
+    TemporaryFolder folder;
+    WriteStep(folder, 100);
+    MakeUnreadable(WriteStep(folder, 200) + name);
+    std::vector<std::string> skipped;
+
+    const absl::Status status = FindCheckpoint(folder.path()).status();
+
+    EXPECT_TRUE(IsFailedRead(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the checkpoint of step 200 may be good"));
+    EXPECT_TRUE(IsFailedRead(OpenCheckpointOrNewest(folder.path(), skipped).status()));
+    EXPECT_EQ(FindCheckpoint(folder.path(), {.before_step = 200})->checkpoint->manifest().step, 100u);
+  }
 }
 
 TEST(CatalogTest, Find_ReturnsTheNewest) {
@@ -227,6 +245,17 @@ TEST(CatalogTest, Prune_KeepBest_FollowsTheCheckpointsThatExist) {
 
   EXPECT_THAT(*removed, ElementsAre(400, 300));
   EXPECT_THAT(Steps(folder), ElementsAre(500, 100));
+}
+
+TEST(CatalogTest, Prune_KeepBest_RemovesNothing_IfTheManifestOfTheBestMayBeTheOneThatCannotBeRead) {
+  TemporaryFolder folder;
+  for (uint64_t step : {100, 200, 300}) WriteStep(folder, step, 2.0 + static_cast<double>(step));
+  MakeUnreadable(folder / "step-00000100/manifest.json");
+
+  auto removed = PruneCheckpoints(folder.path(), 300, {.keep = 1, .keep_best = true}, {}, FileSystem::Real());
+
+  EXPECT_TRUE(IsFailedRead(removed.status())) << removed.status();
+  EXPECT_THAT(Steps(folder), ElementsAre(300, 200, 100));
 }
 
 TEST(CatalogTest, Best_IsOpenedByItsName) {

@@ -1,7 +1,11 @@
 #include "checkpoint/safetensors.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "tests/unit/checkpoint/testing.h"
 
@@ -42,6 +46,26 @@ TEST(SafetensorsTest, Open_HeaderWrittenBySafetensorsHeader_FindsEveryTensor) {
   EXPECT_EQ((*file)->Bytes(*(*file)->Find("b")), "234");
   EXPECT_EQ((*file)->Find("a")->shape, std::vector<int64_t>{2});
   EXPECT_EQ((*file)->Find("c"), nullptr);
+}
+
+// A mapping of such a file would end the process by SIGBUS.
+TEST(SafetensorsTest, CheckHeader_OfAFileThatIsCutMeanwhile_IsDataLoss) {
+  TemporaryFolder folder;
+  std::vector<TensorInfo> tensors = {{.name = "a", .dtype = "F64", .shape = {2}}};
+  const std::string path = folder / "file.safetensors", header = SafetensorsHeader(tensors, {});
+  const uint64_t bytes = header.size() + 16;
+  ASSERT_TRUE(WriteFileAtomically(path, header + std::string(16, '1')).ok());
+  const int fd = open(path.c_str(), O_RDONLY);
+  ASSERT_GE(fd, 0);
+
+  EXPECT_TRUE(CheckSafetensorsHeader(fd, path, bytes).ok());
+  EXPECT_THAT(std::string(CheckSafetensorsHeader(fd, path, bytes + 1).message()),
+              HasSubstr("its tensors take 16 bytes"));
+  for (const uint64_t left : {header.size() - 1, uint64_t{8}, uint64_t{0}}) {
+    std::filesystem::resize_file(path, left);
+    EXPECT_TRUE(absl::IsDataLoss(CheckSafetensorsHeader(fd, path, bytes))) << left;
+  }
+  close(fd);
 }
 
 TEST(SafetensorsTest, Open_FileWithAScalarAndAnEmptyTensor_FindsBoth) {

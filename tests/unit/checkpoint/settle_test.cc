@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "checkpoint/catalog.h"
+#include "checkpoint/read_error.h"
 #include "tests/unit/checkpoint/testing.h"
 
 namespace trainyard {
@@ -250,6 +251,30 @@ TEST_F(SettleTest, FoldersOfALaterVersion_AreNeitherRemovedNorReplaced) {
   EXPECT_EQ(with_partial.code(), absl::StatusCode::kUnimplemented) << with_partial;
   EXPECT_EQ(with_checkpoint.code(), absl::StatusCode::kUnimplemented) << with_checkpoint;
   EXPECT_THAT(Names(), ElementsAre("step-00000050.replaced", "step-00000200"));
+}
+
+// The disk of this host fails. What it cannot read may be the newest state of the run.
+TEST_F(SettleTest, FoldersThatCannotBeRead_AreNeitherRemovedNorReplaced) {
+  const auto fails = [this](const std::string& shard_of) {
+    MakeUnreadable(shard_of + "/shard-00000.safetensors");
+    const absl::Status status = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, FileSystem::Real()).status();
+    EXPECT_TRUE(IsFailedRead(status)) << status;
+    EXPECT_TRUE(std::filesystem::exists(shard_of + "/manifest.json"));
+    std::filesystem::remove_all(shard_of);
+  };
+  Partial(100, 3);
+  fails(PartialPathOf(100, 3));
+
+  Checkpoint(200);
+  Partial(200, 3);
+  fails(folder_ / "step-00000200");
+  EXPECT_THAT(Names(), ElementsAre("step-00000200.g3.partial"));
+  Settle(std::nullopt);
+
+  const std::string replaced = absl::StrCat(folder_ / "step-00000050", kReplacedSuffix);
+  std::filesystem::copy(folder_ / "step-00000200", replaced, std::filesystem::copy_options::recursive);
+  fails(replaced);
+  EXPECT_THAT(Names(), ElementsAre("step-00000200"));
 }
 
 TEST_F(SettleTest, Sweep_RemovesNoPartialOfItsOwnGeneration) {

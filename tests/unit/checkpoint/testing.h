@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,12 @@ inline void FlipBit(const std::string& path, uint64_t at, int bit) {
   close(fd);
 }
 inline void FlipByte(const std::string& path, size_t at) { FlipBit(path, at, 5); }
+
+// Replaces the file by a link to itself. Opening it fails with an error (ELOOP) that does not show what is there.
+inline void MakeUnreadable(const std::string& path) {
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(path, path);
+}
 
 // Returns the text of a manifest with a correct hash, as if a person had edited the text and updated its hash.
 inline std::string Rehash(std::string text) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <filesystem>
 
+#include "checkpoint/read_error.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "tests/unit/checkpoint/testing.h"
@@ -131,6 +132,42 @@ TEST_F(VerifyTest, EntryThatIsNotAFile_IsAProblemAndDoesNotBlock) {
   ASSERT_EQ(Problems().size(), 1u);
   EXPECT_THAT(Problems()[0].found, HasSubstr("is a FIFO, but a file was expected"));
   EXPECT_FALSE(Checkpoint::Open(path_).ok());
+}
+
+// An I/O error, a stale file handle of NFS or missing permission says nothing about the bytes.
+TEST_F(VerifyTest, FileThatCannotBeRead_IsAProblem_ButNoDamage) {
+  MakeUnreadable(shard_);
+
+  const auto verified = VerifyCheckpoint(path_, {});
+
+  ASSERT_TRUE(verified.ok()) << verified.status();
+  ASSERT_EQ(verified->problems.size(), 1u);
+  EXPECT_TRUE(IsFailedRead(FailedReadOf(verified))) << verified->problems[0].Text(path_);
+  EXPECT_THAT(verified->problems[0].Text(path_), HasSubstr(shard_ + ": Too many levels of symbolic links"));
+  EXPECT_TRUE(IsFailedRead(Checkpoint::Open(path_).status())) << Checkpoint::Open(path_).status();
+  EXPECT_TRUE(IsFailedRead(Checkpoint::OpenUnverified(path_).status()));
+
+  ASSERT_TRUE(WriteFileAtomically(JoinPath(path_, "notes.txt"), "mine").ok());
+  EXPECT_TRUE(FailedReadOf(VerifyCheckpoint(path_, {})).ok()) << "there is damage, too";
+  EXPECT_TRUE(absl::IsDataLoss(Checkpoint::Open(path_).status()));
+}
+
+TEST_F(VerifyTest, ManifestThatCannotBeRead_IsAnError) {
+  MakeUnreadable(JoinPath(path_, kManifestName));
+
+  EXPECT_TRUE(IsFailedRead(VerifyCheckpoint(path_, {}).status()));
+  EXPECT_TRUE(IsFailedRead(Checkpoint::Open(path_).status()));
+}
+
+TEST_F(VerifyTest, FilesRemovedOrCutAfterTheirLengthsWereChecked_AreDamaged) {
+  const Manifest manifest = *VerifyCheckpoint(path_, {})->manifest;
+  std::filesystem::resize_file(shard_, 20);
+  EXPECT_EQ(VerifyFile(path_, manifest, manifest.files[0]).back().found, "20 bytes");
+
+  std::filesystem::remove(shard_);
+  const std::vector<CheckpointProblem> problems = VerifyFile(path_, manifest, manifest.files[0]);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_TRUE(FailedReadOf(problems).ok());
 }
 
 TEST_F(VerifyTest, QuickVerifyCheckpoint_ChecksLengthsAndNamesButNotBytes) {

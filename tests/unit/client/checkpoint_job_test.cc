@@ -28,6 +28,17 @@ TEST(CheckpointView, NonFiniteCheckpoint_IsNotGood) {
   EXPECT_THAT(VerdictText(one), HasSubstr("parameter 'wte.weight'"));
 }
 
+TEST(CheckpointView, CheckpointThatCannotBeRead_IsNotCalledDamaged) {
+  InspectedEntry one{.entry = {.name = "step-00000007"}, .verified = true};
+  one.found.manifest = Manifest{};
+  one.found.problems = {{.file = "f", .failed_read = absl::UnknownError("cannot read /r/f: Input/output error")}};
+
+  EXPECT_FALSE(IsGood(one));
+  EXPECT_THAT(VerdictText(one),
+              HasSubstr("step-00000007: CANNOT BE READ, and may be good, 1 problem\n  cannot read /r/f"));
+  EXPECT_THAT(InspectedEntryJson(one), HasSubstr("\"state\":\"unreadable\""));
+}
+
 constexpr absl::Time kNow = absl::FromUnixSeconds(1'700'000'100);
 
 v1::Job JobWithSaves() {

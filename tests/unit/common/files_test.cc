@@ -1,5 +1,6 @@
 #include "common/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/lock_holder.h"
 #include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
@@ -73,6 +75,20 @@ TEST_F(FilesTest, Lock_HasOneHolder) {
 
   first->reset();
   EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());
+}
+
+// The path may be mistyped, and what is there may be a folder full of data, or a disk.
+TEST_F(FilesTest, PathThatIsNotAFile_IsRefusedWithoutTheAdviceToRemoveIt) {
+  const absl::Status status = OpenRegularFile(folder_, O_RDONLY).status();
+
+  EXPECT_EQ(status.message(), folder_ + " is a folder, but a file was expected; check the path and what is there");
+}
+
+TEST(LockFile, NamesProcessAndHost_BecauseTheHolderMayBeOnAnotherHost) {
+  EXPECT_EQ(HolderInLockFile("123 w1\n"), "process 123 on host w1");
+  EXPECT_EQ(HolderInLockFile("123\n"), "process 123") << "written by an earlier version";
+  for (const char* text : {"", "\n", "w1 123"}) EXPECT_EQ(HolderInLockFile(text), "another process") << text;
+  EXPECT_EQ(HolderInLockFile(LockFileText()).find(absl::StrCat("process ", getpid(), " on host ")), 0u);
 }
 
 // A limit on the size of files stands for a full disk.

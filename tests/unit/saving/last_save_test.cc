@@ -198,6 +198,31 @@ TEST_F(LastSaveTest, CheckpointThatIsCompleteAfterAnHour_IsAwaited) {
   EXPECT_THAT(StepNames(), ElementsAre("step-00000003"));
 }
 
+// The commit of step 1 takes longer than checkpoint.timeout_s, and that of step 2 is queued behind it.
+TEST_F(LastSaveTest, CommitsOfEarlierSteps_AreAwaited) {
+  FakeLink link;
+  SlowManifestDisk disk;
+  StartOrder order = Order(0);
+  order.config.checkpoint_every = 1;
+  order.config.checkpoint_timeout_s = 60;
+  int calls = 0;  // while the name of the last checkpoint is awaited
+  const auto must_leave = [&] {
+    if (link.phases().empty() || link.phases().back() != Phase::kLeaving) return false;
+    ++calls;
+    if (calls == 1) clock_.AdvanceTime(absl::Hours(1));
+    if (calls == 2) disk.released.Notify();
+    return false;
+  };
+
+  const TrainerExit code =
+      RunRank(order, {.link = link, .file_system = disk, .log = log_, .must_leave = must_leave, .clock = clock_});
+
+  ASSERT_EQ(code, kExitDone) << log_.str();
+  EXPECT_THAT(link.FactsOf<SaveFailedFact>(), SizeIs(0)) << log_.str();
+  EXPECT_THAT(link.FactsOf<SavedFact>(), SizeIs(3));
+  EXPECT_EQ(StepNames().back(), "step-00000003");
+}
+
 TEST_F(LastSaveTest, RemovedRunFolder_IsRecreatedAndClaimedAgain) {
   FakeLink link;
   InterferingDisk disk;

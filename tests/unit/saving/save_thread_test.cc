@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -365,6 +366,28 @@ TEST_F(SaveTest, RefusedCheckpoint_IsRemovedAndReported) {
   ASSERT_THAT(link_.FactsOf<SaveFailedFact>(), SizeIs(1));
   EXPECT_THAT(link_.FactsOf<SaveFailedFact>()[0].message, HasSubstr("step 9 is granted already"));
   EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SaveTest, RefusedGrant_DoesNotConcernANewerCompleteCheckpoint) {
+  SmallState state(1);
+  std::atomic<bool> answers = false;
+  link_.set_answer_grant([&](uint64_t step, absl::string_view, absl::Duration) -> absl::Status {
+    if (!answers) return absl::DeadlineExceededError("no answer");
+    return step == 5 ? absl::FailedPreconditionError("step 5 has other contents") : absl::OkStatus();
+  });
+  auto commits = NewCommits();
+  for (uint64_t step : {5, 6}) {
+    WriteAll(state, step);
+    commits->Commit(CommitOf(state, step));
+    while (commits->newest_complete() < step) commits->Drain(absl::Milliseconds(1));
+  }
+
+  answers = true;
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+  EXPECT_EQ(commits->newest_complete(), 6u);
+  EXPECT_EQ(commits->newest_named(), 6u);
+  EXPECT_THAT(Names(), ElementsAre("step-00000006"));
 }
 
 TEST_F(SaveTest, CommitAfterANewerFence_RenamesNothing_RemovesNothing_AndReportsNothing) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/read_error.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/parallel/parallelize.h"
@@ -284,6 +286,30 @@ TEST(ReportFailure, OfAHostWithoutAGpuThatWorks_RefusesNothing_BecauseAnotherHos
   EXPECT_EQ(log.str(), "no GPU can be used on this machine\n") << "the coordinator shows the last line";
   EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(0));
   EXPECT_EQ(ReportFailure(missing, 0, other_link, log), kExitRefused);
+}
+
+class UnusableFolderTest : public SmallRunTest {};
+
+TEST_F(UnusableFolderTest, DoesNotRefuseTheJob_IfACheckpointIsRecorded) {
+  std::filesystem::create_symlink(folder_ / "loop", folder_ / "loop");
+  FakeLink link;
+  StartOrder order = Order("loop", 5);
+  order.generation = 2;
+  order.restart_step = 40;
+
+  EXPECT_EQ(Run(order, link), kExitFailed) << log_.str();
+
+  ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
+  EXPECT_TRUE(link.FactsOf<RefusedFact>()[0].checkpoint_missing);
+}
+
+TEST(ReportFailure, OfAHostThatFailsToReadACheckpoint_RefusesNothing_BecauseAnotherHostMayReadIt) {
+  FakeLink link;
+  std::ostringstream log;
+
+  EXPECT_EQ(ReportFailure(MarkFailedRead(absl::PermissionDeniedError("cannot open x")), 0, link, log), kExitCannotRun);
+
+  EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(0));
 }
 
 TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor) {

@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "checkpoint/read_error.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/link/fake_link.h"
 #include "worker/collectives/group.h"
@@ -107,7 +108,8 @@ class RestoreLoopTest : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-absl::Status DiskError() { return absl::DataLossError("cannot read shard-00001: Input/output error"); }
+absl::Status Damage() { return absl::DataLossError("shard-00001 has another hash"); }
+absl::Status DiskError() { return MarkFailedRead(absl::UnknownError("cannot read shard-00001: Input/output error")); }
 absl::Status OtherModel() { return absl::FailedPreconditionError("this job needs F32 [256, 32]"); }
 
 TEST_F(RestoreLoopTest, Newest_IsLoadedByAllAndNoOtherIsTried) {
@@ -121,23 +123,22 @@ TEST_F(RestoreLoopTest, Newest_IsLoadedByAllAndNoOtherIsTried) {
   }
 }
 
-TEST_F(RestoreLoopTest, DiskErrorOfOneRank_MakesAllLoadTheOlderCheckpointAndNamesTheRank) {
+TEST_F(RestoreLoopTest, DamageSeenByOneRank_MakesAllLoadTheOlderCheckpointAndNamesTheRank) {
   for (int bad = 0; bad < 3; ++bad) {
-    const auto ranks = Restore(
-        3, [bad](int rank, uint64_t step) { return rank == bad && step == 300 ? DiskError() : absl::OkStatus(); });
+    const auto ranks =
+        Restore(3, [bad](int rank, uint64_t step) { return rank == bad && step == 300 ? Damage() : absl::OkStatus(); });
     for (const RestoreOutcome& rank : ranks) {
       EXPECT_EQ(rank.step, 200u) << rank.status;
       EXPECT_THAT(rank.tried, ElementsAre(300u, 200u));
-      EXPECT_THAT(rank.passed_over,
-                  ElementsAre(absl::StrCat("checkpoint of step 300 is damaged: rank ", bad, " on w", bad + 1,
-                                           ": cannot read shard-00001: Input/output error")));
+      EXPECT_THAT(rank.passed_over, ElementsAre(absl::StrCat("checkpoint of step 300 is damaged: rank ", bad, " on w",
+                                                             bad + 1, ": shard-00001 has another hash")));
     }
   }
 }
 
 TEST_F(RestoreLoopTest, Refusal_DoesNotCountAsDamage) {
   const auto ranks = Restore(3, [](int rank, uint64_t) {
-    return rank == 1 ? OtherModel() : rank == 2 ? DiskError() : absl::OkStatus();
+    return rank == 1 ? OtherModel() : rank == 2 ? Damage() : absl::OkStatus();
   });
 
   EXPECT_EQ(ranks[1].status, OtherModel());
@@ -148,12 +149,46 @@ TEST_F(RestoreLoopTest, Refusal_DoesNotCountAsDamage) {
   }
 }
 
+// The checkpoint may be good, so no rank loads an older one: the job runs on another host.
+TEST_F(RestoreLoopTest, FailedReadOfOneRank_FailsAllRanks_AndNoOlderCheckpointIsLoaded) {
+  const auto ranks = Restore(3, [](int rank, uint64_t) {
+    return rank == 1 ? DiskError() : rank == 2 ? Damage() : absl::OkStatus();
+  });
+
+  EXPECT_TRUE(IsFailedRead(ranks[1].status)) << ranks[1].status;
+  for (int other : {0, 2}) {
+    EXPECT_TRUE(absl::IsUnavailable(ranks[other].status)) << ranks[other].status;
+    EXPECT_EQ(ranks[other].status.message(), absl::StrCat("rank 1 on w2: ", DiskError().message()));
+    EXPECT_THAT(ranks[other].tried, ElementsAre(300u));
+  }
+}
+
+TEST_F(RestoreLoopTest, FileThatOtherHostsCannotRead_IsNoDamage) {
+  const auto ranks = Restore(
+      2, [](int, uint64_t) { return absl::OkStatus(); },
+      [&] { MakeUnreadable(folder_ / "step-00000300/shard-00000.safetensors"); });
+
+  EXPECT_TRUE(IsFailedRead(ranks[1].status)) << ranks[1].status;
+  EXPECT_TRUE(absl::IsUnavailable(ranks[0].status)) << ranks[0].status;
+}
+
+TEST_F(RestoreLoopTest, JobWithARecordedCheckpointThatThisHostCannotRead_MayResumeOnAnotherHost) {
+  MakeUnreadable(folder_ / "step-00000300/shard-00000.safetensors");
+  StartOrder order = Order(1, 0);
+  EXPECT_FALSE(IsCheckpointMissing(ChooseRestorePoint(order, {}, FileSystem::Real()).status()));
+  order.restart_step = 300;
+
+  const absl::Status elsewhere = ChooseRestorePoint(order, {}, FileSystem::Real()).status();
+
+  EXPECT_TRUE(IsFailedRead(elsewhere) && IsCheckpointMissing(elsewhere)) << elsewhere;
+}
+
 TEST_F(RestoreLoopTest, NoCheckpointLeft_RankZeroReportsWhy) {
-  const auto ranks = Restore(3, [](int rank, uint64_t) { return rank == 2 ? DiskError() : absl::OkStatus(); });
+  const auto ranks = Restore(3, [](int rank, uint64_t) { return rank == 2 ? Damage() : absl::OkStatus(); });
 
   EXPECT_TRUE(absl::IsDataLoss(ranks[0].status));
   EXPECT_THAT(std::string(ranks[0].status.message()),
-              AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("rank 2 on w3: cannot read shard-00001")));
+              AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("rank 2 on w3: shard-00001 has")));
   for (int other : {1, 2}) EXPECT_TRUE(absl::IsUnavailable(ranks[other].status)) << ranks[other].status;
 }
 
@@ -228,7 +263,7 @@ TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
     }
     loads.push_back([&errors](int rank, uint64_t step) {
       const int error = errors.by_rank_and_step.at({rank, step});
-      return error == 2 ? OtherModel() : error == 1 ? DiskError() : absl::OkStatus();
+      return error == 2 ? OtherModel() : error == 1 ? Damage() : absl::OkStatus();
     });
   }
 

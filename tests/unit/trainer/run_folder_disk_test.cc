@@ -39,6 +39,20 @@ TEST(RunFolderDiskTest, ChecksOfASave_AreAbortedOnceTheRankHasLeft) {
   EXPECT_TRUE(absl::IsAborted(check_of_other_rank())) << check_of_other_rank();
 }
 
+// A link to itself cannot be opened. It stands for a disk with an I/O error, or a stale file handle of NFS.
+TEST(RunFolderDiskTest, FenceThatCannotBeRead_MayBeAnother_SoNothingIsChanged) {
+  const TemporaryFolder folder;
+  const std::shared_ptr<RunFolder> lock = ClaimedFolder(folder.path(), "a");
+  ASSERT_NE(lock, nullptr);
+  std::filesystem::remove(folder / ".fence");
+  std::filesystem::create_symlink(folder / ".fence", folder / ".fence");
+
+  EXPECT_TRUE(absl::IsUnavailable(SaveFence(lock, folder.path(), "a", 1)()));
+  EXPECT_TRUE(absl::IsUnavailable(CheckFenceOf(folder.path(), "b", 1)));
+  const RunFolder::Options next{.folder = folder.path(), .job_id = "a", .generation = 2, .wait = absl::ZeroDuration()};
+  EXPECT_TRUE(absl::IsUnknown(RunFolder::Acquire(next).status())) << RunFolder::Acquire(next).status();
+}
+
 TEST(RunFolderDiskTest, WhatTheDiskShowsLate_IsAwaited) {
   int looks = 0;
   EXPECT_FALSE(AwaitThat([] { return false; }, absl::ZeroDuration()));
