@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -31,6 +33,7 @@ constexpr uint64_t kFenceBytesMax = 4096;
 constexpr char kWatchName[] = "watch";
 constexpr size_t kNamesShown = 3;
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
+constexpr char kLaterGenerationUrl[] = "trainyard/later_generation";
 
 std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
@@ -95,7 +98,10 @@ class LockWait {
       fence = ReadFence(options_.folder);
       const std::optional<JobGeneration> claim = ReadOwner(JoinPath(options_.folder, kClaimName));
       for (const auto& owner : {fence, claim}) {
-        if (IsOfThisJob(owner) && owner->generation > options_.generation) return FencedOff(options_, *owner);
+        if (!IsOfThisJob(owner) || owner->generation <= options_.generation) continue;
+        absl::Status fenced_off = FencedOff(options_, *owner);
+        if (lock.ok()) fenced_off.SetPayload(kLaterGenerationUrl, absl::Cord(absl::StrCat(owner->generation)));
+        return fenced_off;
       }
       if (lock.ok() && (IsOfThisJob(fence) || !MayReturn(fence))) return lock;
       if (!lock.ok() && !absl::IsUnavailable(lock.status())) return lock.status();
@@ -262,6 +268,13 @@ absl::Status RunFolder::CheckFenceLocked() const {
   std::optional<JobGeneration> fence = ReadFence(options_.folder);
   bool ours = !fence.has_value() || (fence->job_id == options_.job_id && fence->generation <= options_.generation);
   return ours ? absl::OkStatus() : FencedOff(options_, *fence);
+}
+
+uint64_t EndedLaterGeneration(const absl::Status& status) {
+  const auto payload = status.GetPayload(kLaterGenerationUrl);
+  uint64_t generation = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &generation)) return 0;
+  return generation;
 }
 
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation) {
