@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "checkpoint/catalog.h"
+#include "common/clock.h"
 #include "common/ids.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
@@ -34,6 +35,9 @@ constexpr char kWatchName[] = "watch";
 constexpr size_t kNamesShown = 3;
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 constexpr char kLaterGenerationUrl[] = "trainyard/later_generation";
+
+// A step of the wall clock must not end a wait: a job whose folder seems to be in use is refused permanently.
+absl::Time SteadyNow() { return Clock::GetSteadyClock().TimeNow(); }
 
 std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
@@ -90,7 +94,7 @@ namespace {
 class LockWait {
  public:
   explicit LockWait(const RunFolder::Options& options)
-      : options_(options), path_(JoinPath(options.folder, kRunLockName)), deadline_(absl::Now() + options.wait) {}
+      : options_(options), path_(JoinPath(options.folder, kRunLockName)), deadline_(SteadyNow() + options.wait) {}
 
   absl::StatusOr<std::unique_ptr<FileLock>> Acquire(std::optional<JobGeneration>& fence) {
     while (true) {
@@ -113,7 +117,7 @@ class LockWait {
       if (!lock.ok()) {
         was_held_ = true;
         free_since_.reset();
-        if (absl::Now() >= deadline_) return InUse(lock.status());
+        if (SteadyNow() >= deadline_) return InUse(lock.status());
       }
       lock = absl::CancelledError();  // not held while waiting
       absl::SleepFor(kLockPoll);
@@ -128,8 +132,8 @@ class LockWait {
   // generation may be about to start.
   bool MayReturn(const std::optional<JobGeneration>& fence) {
     if (!was_held_ || !fence.has_value()) return false;
-    if (!free_since_.has_value()) free_since_ = absl::Now();
-    return absl::Now() - *free_since_ < options_.owner_grace;
+    if (!free_since_.has_value()) free_since_ = SteadyNow();
+    return SteadyNow() - *free_since_ < options_.owner_grace;
   }
   absl::Status InUse(const absl::Status& lock) const {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder,
@@ -348,9 +352,9 @@ SharedFolderToken::~SharedFolderToken() {
 }
 
 bool AwaitThat(const std::function<bool()>& holds, absl::Duration patience) {
-  const absl::Time until = absl::Now() + patience;
+  const absl::Time until = SteadyNow() + patience;
   while (!holds()) {
-    if (absl::Now() >= until) return false;
+    if (SteadyNow() >= until) return false;
     absl::SleepFor(absl::Milliseconds(20));
   }
   return true;
