@@ -41,6 +41,7 @@ inline constexpr char kVersionExpired[] = "VERSION_EXPIRED";
 inline constexpr char kVersionUnknown[] = "VERSION_UNKNOWN";
 inline constexpr char kNamespaceLimit[] = "NAMESPACE_LIMIT";
 inline constexpr char kTooManyJobs[] = "TOO_MANY_JOBS";
+inline constexpr char kTooManyStreams[] = "TOO_MANY_STREAMS";
 inline constexpr char kOverloaded[] = "OVERLOADED";
 inline constexpr char kShuttingDown[] = "SHUTTING_DOWN";
 inline constexpr char kStoreUnwritable[] = "STORE_UNWRITABLE";
@@ -63,7 +64,6 @@ inline constexpr char kOtherSite[] = "OTHER_SITE";
 inline constexpr char kPathNotFound[] = "PATH_NOT_FOUND";
 inline constexpr char kHttpMethodNotAllowed[] = "HTTP_METHOD_NOT_ALLOWED";
 inline constexpr char kContentTypeNotJson[] = "CONTENT_TYPE_NOT_JSON";
-inline constexpr char kTooManyStreams[] = "TOO_MANY_STREAMS";
 inline constexpr char kHttpRequestInvalid[] = "HTTP_REQUEST_INVALID";
 inline constexpr char kBodyTooSlow[] = "BODY_TOO_SLOW";
 // Reasons that only the streams of worker daemons give.

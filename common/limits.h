@@ -79,6 +79,10 @@ inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kLogLineBytes = 16 << 10;
 // Requests for output that the coordinator sends to a daemon at the same time. Each is a thread and a stream there.
 inline constexpr size_t kLogRequestsPerHost = 64;
+// Open streams of JobService.Watch and Logs, in all and for the callers at one address. Each needs about 50 KiB.
+inline constexpr size_t kReaderStreams = 16'384;
+inline constexpr size_t kReaderStreamsOfAddress = 4'096;
+static_assert(kReaderStreamsOfAddress < kReaderStreams);
 // A path or another string in a job file or a request.
 inline constexpr size_t kPathBytes = 4'000;
 // Log lines that wait until standard error is read. Beyond this limit lines are dropped and counted.

@@ -177,7 +177,13 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   job.head().set_unreachable(false);  // as far as this coordinator knows
   if (IsFinal(job_state)) state.finished.push_back(job.id);
   if (IsFinal(job_state)) return absl::OkStatus();
-  FollowWallClock(*job.record.mutable_goodput());
+  v1::GoodputRecord& ledger = *job.record.mutable_goodput();
+  if (job_state == v1::JOB_STATE_RUNNING) {
+    CountRecordedStep(job.published.step_unix_ms(), job.world_size(), ledger);
+  }
+  job.published.clear_step_unix_ms();  // it is a time of the earlier coordinator's clock
+  job.published_changed = true;
+  FollowWallClock(ledger);
   IndexQueue(job, now, state);
   for (const auto& [name, ranks] : job.ranks_on) {
     // A host that was forgotten after its ranks ended stays forgotten.

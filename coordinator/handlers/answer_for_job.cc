@@ -47,9 +47,8 @@ absl::Status Recorded(Turn& turn, Job& job, absl::string_view what, const std::s
 }
 
 absl::Status NoSuchJob(const State& state, const std::string& job_id) {
-  const auto not_found = [&](const std::string& message) {
-    return AddMetadata(AddResource(AddReason(absl::NotFoundError(message), reasons::kJobNotFound), "job", job_id),
-                       "job_id", job_id);
+  const auto not_found = [&](const std::string& message, const char* reason = reasons::kJobNotFound) {
+    return AddMetadata(AddResource(AddReason(absl::NotFoundError(message), reason), "job", job_id), "job_id", job_id);
   };
   const std::string name = job_id.substr(0, 64);
   if (std::vector<std::string> hosts = HostsWithUnknown(state, JobId(job_id)); !hosts.empty()) {
@@ -57,6 +56,11 @@ absl::Status NoSuchJob(const State& state, const std::string& job_id) {
                                   ", but this coordinator's store, restored from an older copy, does not "
                                   "know it; wait for its end, or end it with `trainctl cancel ",
                                   job_id, "`"));
+  }
+  if (state.forgotten_ids.contains(JobId(job_id))) {
+    return not_found(absl::StrCat("job ", job_id, " is no longer in the history, which keeps the last ",
+                                  state.options.finished_jobs, " jobs that have ended (finished_jobs)"),
+                     reasons::kJobDeleted);
   }
   std::vector<std::string> ids;
   for (const auto& [id, job] : state.jobs) {

@@ -97,10 +97,22 @@ absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankRepor
 // Keeps a mark of the step, because its checkpoint may be reported much later. If there are too many marks, removes
 // every second one.
 void MarkStep(Job& job, uint64_t step) {
-  job.current.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
+  const v1::GoodputRecord& ledger = job.record.goodput();
+  job.current.step_marks.push_back({.step = step, .train_ms = ledger.train_ms() - ledger.since_step_ms()});
   if (job.current.step_marks.size() <= kStepMarks) return;
   bool keep = false;
   std::erase_if(job.current.step_marks, [&keep](const StepMark&) { return keep = !keep; });
+}
+
+// Called when rank 0 has completed a step. The report may arrive after that of a failure, also long after: the daemon
+// sends it again when a coordinator has restarted.
+void CountStep(const Turn& turn, Job& job, const Rank& rank) {
+  const absl::Duration since = turn.now - rank.step_at;
+  StepCompleted(*job.record.mutable_goodput(),
+                static_cast<uint64_t>(absl::ToInt64Milliseconds(since)) * job.world_size());
+  MarkStep(job, rank.last_step);
+  job.published.set_step_unix_ms(absl::ToUnixMillis(turn.steady - since));
+  job.published_changed = true;
 }
 
 void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
@@ -112,11 +124,7 @@ void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report)
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();
     rank.step_at = StepCompletedAt(turn.now, rank, report);
-    if (rank.record.rank() == 0) {
-      // After a failure, the time since the last step is the time to detect the failure (EndLedger).
-      if (!job.record.has_failure()) StepCompleted(*job.record.mutable_goodput());
-      MarkStep(job, rank.last_step);
-    }
+    if (rank.record.rank() == 0) CountStep(turn, job, rank);
   }
   RecordPosition(turn, job, rank, report);
   RecordMemory(rank, report);

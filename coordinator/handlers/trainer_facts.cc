@@ -19,6 +19,9 @@
 namespace trainyard {
 namespace {
 
+// A later generation that is farther above the known one is not plausible.
+constexpr uint64_t kGenerationsSkippedMax = 1'000'000;
+
 v1::FailureRecord FailureOf(const Rank& rank, v1::FailureRecord::Kind kind, absl::string_view what) {
   return MakeRankFailure(kind, rank.record.rank(), rank.record.host(), what);
 }
@@ -68,7 +71,24 @@ void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken
                                         CutText(broken.message(), 1024))));
 }
 
+// The run folder belongs to a later generation that has ended. The next generation gets a number above it
+// (BeginGeneration). A group that has formed has claimed the folder, so what fences it is another coordinator's group.
+void Fenced(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& refused) {
+  const uint64_t known = job.head().generation(), later = refused.later_generation();
+  const bool is_old_store = job.forming() && later > known && later - known <= kGenerationsSkippedMax;
+  if (is_old_store) {
+    job.record.set_past_generation(std::max<uint64_t>(job.record.past_generation(), later));
+    turn.Save(job);
+  }
+  FailGeneration(
+      turn, job,
+      FailureOf(rank, is_old_store ? v1::FailureRecord::KIND_FENCED : v1::FailureRecord::KIND_ABORTED,
+                absl::StrCat("found the run folder of a later generation: ", CutText(refused.message(), 4096),
+                             is_old_store ? "; the store was restored from an older copy" : "")));
+}
+
 void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& refused) {
+  if (refused.later_generation() > 0) return Fenced(turn, job, rank, refused);
   std::string message = CutText(refused.message(), 4096);
   // If this host lacks the checkpoint, a host that cannot be reached now may have it, so this is no permanent failure
   // of the job.

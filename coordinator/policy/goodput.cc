@@ -100,7 +100,15 @@ void FollowWallClock(v1::GoodputRecord& ledger) {
   ledger.clear_wall_ahead_ms();
 }
 
-void StepCompleted(v1::GoodputRecord& ledger) { ledger.set_since_step_ms(0); }
+void CountRecordedStep(int64_t step_ms, uint64_t ranks, v1::GoodputRecord& ledger) {
+  if (step_ms <= ledger.until_unix_ms()) return;
+  Account(GoodputPart::kTrain, step_ms, ranks, ledger);
+  StepCompleted(ledger);
+}
+
+void StepCompleted(v1::GoodputRecord& ledger, uint64_t since_ms) {
+  ledger.set_since_step_ms(std::min(ledger.since_step_ms(), since_ms));
+}
 
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms) {
   ledger.set_since_saved_ms(std::min(ledger.since_saved_ms(), std::max(ledger.since_step_ms(), after_ms)));

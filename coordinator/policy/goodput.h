@@ -39,9 +39,14 @@ void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord
 // Moves the ledger by wall_ahead_ms. Called when the next coordinator has read the ledger, because its steady clock
 // begins with the present wall-clock time.
 void FollowWallClock(v1::GoodputRecord& ledger);
+// Counts the time up to a step that was completed after the ledger was recorded. Called, before FollowWallClock, when
+// the next coordinator has read the ledger of a running job. `step_ms`: when the step was completed, by the steady
+// clock of the earlier coordinator; 0: not known.
+void CountRecordedStep(int64_t step_ms, uint64_t ranks, v1::GoodputRecord& ledger);
 // REQUIRES for the next three functions: all time up to now is accounted for.
-// Called when rank 0 has reported a completed step.
-void StepCompleted(v1::GoodputRecord& ledger);
+// Called when rank 0 has reported a completed step. `since_ms`: the time of all ranks since the step was completed. The
+// report may be late, for example because no coordinator ran.
+void StepCompleted(v1::GoodputRecord& ledger, uint64_t since_ms = 0);
 // Called when a checkpoint was recorded. `after_ms`: the training time since the step of the checkpoint; 0: the
 // checkpoint is of the newest completed step.
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);

@@ -127,7 +127,8 @@ bool IsSameError(absl::string_view a, absl::string_view b) {
 }
 
 bool CountsAsRestart(Failure::Kind kind) {
-  return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM && kind != Failure::KIND_CHECK;
+  return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM && kind != Failure::KIND_CHECK &&
+         kind != Failure::KIND_FENCED;
 }
 
 bool IsPermanent(Failure::Kind kind) {
@@ -177,6 +178,8 @@ absl::string_view FailureKindName(Failure::Kind kind) {
       return "limit";
     case Failure::KIND_CHECK:
       return "check";
+    case Failure::KIND_FENCED:
+      return "fenced";
     default:
       return "unknown";
   }

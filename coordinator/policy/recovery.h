@@ -46,8 +46,8 @@ bool IsSameError(absl::string_view a, absl::string_view b);
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
 bool HasOwnCause(v1::FailureRecord::Kind kind);
 // Whether a restart after a failure of this kind counts against recovery.max_restarts. It does not if a host lacks the
-// checkpoint, has no space now (its disk is full, its state folder is missing) or was refused by command.check: the job
-// cannot prevent that.
+// checkpoint, has no space now (its disk is full, its state folder is missing) or was refused by command.check, or if
+// the store did not know the newest generation: the job cannot prevent that.
 bool CountsAsRestart(v1::FailureRecord::Kind kind);
 // Whether a restart cannot help on any host: the job cannot work as specified, its time limit has passed, or it has
 // made all steps and has given up saving the last one.

@@ -16,13 +16,22 @@ constexpr int kJobIdLength = 12;  // 60 bits: practically unique within a cluste
 // The number of lines that may wait for a slow reader before the hosts that push them must wait.
 constexpr size_t kLogLinesWaiting = 1'024;
 
+// Ends a stream for which the quota has no slot.
+template <typename Message>
+grpc::ServerWriteReactor<Message>* RefuseStream(const RpcContext& context, const char* method,
+                                                const absl::Status& status) {
+  context.Count(method, status.code());
+  return new RefusedStream<grpc::ServerWriteReactor<Message>>(status);  // deletes itself in OnDone
+}
+
 }  // namespace
 
 // One Watch stream. It requests a batch from the core, writes it, and requests the next; so it holds only one batch,
 // however slow its reader is.
 class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
  public:
-  WatchStream(const RpcContext& context, Registry<WatchId, WatchStream>& registry, const v1::WatchRequest& request)
+  WatchStream(const RpcContext& context, Registry<WatchId, WatchStream>& registry, StreamQuota::Slot slot,
+              const v1::WatchRequest& request)
       : context_(context),
         registry_(registry),
         id_(registry.NewId()),
@@ -30,6 +39,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
         position_{
             .sequence = request.after_sequence(), .step = request.after_step(), .eval_step = request.after_eval_step()},
         allow_gap_(request.allow_gap()),
+        slot_(std::move(slot)),
         writer_(this) {}
 
   void Start(std::shared_ptr<WatchStream> self, const v1::WatchRequest& request) {
@@ -92,6 +102,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   const JobId job_;
   WatchPosition position_;
   const bool allow_gap_;
+  const StreamQuota::Slot slot_;
   std::atomic<size_t> unwritten_{0};
   std::atomic<bool> last_{false};
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
@@ -101,8 +112,14 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
 // One Logs stream. Lines arrive through the bridge; if too many wait, the hosts that push them must wait.
 class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public LogSink {
  public:
-  LogsStream(const RpcContext& context, Registry<ReaderId, LogsStream>& registry, LogBridge& bridge)
-      : context_(context), registry_(registry), bridge_(bridge), id_(registry.NewId()), writer_(this) {}
+  LogsStream(const RpcContext& context, Registry<ReaderId, LogsStream>& registry, StreamQuota::Slot slot,
+             LogBridge& bridge)
+      : context_(context),
+        registry_(registry),
+        bridge_(bridge),
+        id_(registry.NewId()),
+        slot_(std::move(slot)),
+        writer_(this) {}
 
   void Start(std::shared_ptr<LogsStream> self, const v1::LogsRequest& request) {
     registry_.Add(id_, std::move(self));
@@ -156,6 +173,7 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
   Registry<ReaderId, LogsStream>& registry_;
   LogBridge& bridge_;
   const ReaderId id_;
+  const StreamQuota::Slot slot_;
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
   absl::Mutex mu_;
   std::vector<std::function<void()>> resume_callbacks_ ABSL_GUARDED_BY(mu_);
@@ -275,7 +293,9 @@ grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerC
           context_.Refuse<grpc::ServerWriteReactor<v1::Event>>("Watch", *context, NeedOfJobMethod("Watch"))) {
     return refused;
   }
-  auto stream = std::make_shared<WatchStream>(context_, watches_, *request);
+  absl::StatusOr<StreamQuota::Slot> slot = quota_.Open(context->peer());
+  if (!slot.ok()) return RefuseStream<v1::Event>(context_, "Watch", slot.status());
+  auto stream = std::make_shared<WatchStream>(context_, watches_, *std::move(slot), *request);
   WatchStream* reactor = stream.get();
   absl::MutexLock lock(&stalled_mu_);
   reactor->Start(stream, *request);
@@ -289,7 +309,9 @@ grpc::ServerWriteReactor<v1::LogLine>* JobServiceImpl::Logs(grpc::CallbackServer
           context_.Refuse<grpc::ServerWriteReactor<v1::LogLine>>("Logs", *context, NeedOfJobMethod("Logs"))) {
     return refused;
   }
-  auto stream = std::make_shared<LogsStream>(context_, readers_, bridge_);
+  absl::StatusOr<StreamQuota::Slot> slot = quota_.Open(context->peer());
+  if (!slot.ok()) return RefuseStream<v1::LogLine>(context_, "Logs", slot.status());
+  auto stream = std::make_shared<LogsStream>(context_, readers_, *std::move(slot), bridge_);
   LogsStream* reactor = stream.get();
   reactor->Start(std::move(stream), *request);
   return reactor;

@@ -13,6 +13,7 @@
 #include "coordinator/rpc/call_table.h"
 #include "coordinator/rpc/log_bridge.h"
 #include "coordinator/rpc/registry.h"
+#include "coordinator/rpc/stream_quota.h"
 #include "trainyard/v1/service.grpc.pb.h"
 
 namespace trainyard {
@@ -76,6 +77,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   const RpcContext& context_;
   CallTable& calls_;
   LogBridge& bridge_;
+  StreamQuota quota_;
   Registry<WatchId, WatchStream> watches_;
   Registry<ReaderId, LogsStream> readers_;
   absl::Mutex stalled_mu_;

@@ -26,6 +26,7 @@ void Machine::ReportStartFailure(uint64_t incarnation, const TrainerId& id, cons
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
   exited.set_message(why);
+  exited.set_may_pass(true);  // like any lack of disk space (worker/agent/process_table.cc)
   daemon_->Post(incarnation, agent::ProcessEnded{id, exited});
 }
 

@@ -24,6 +24,8 @@ constexpr absl::Duration kIdleWait = absl::Seconds(10);
 
 Core::Core(CoreOptions options)
     : options_(std::move(options)),
+      data_address_(options_.inventory.data_address()),
+      data_interface_(options_.data_interface),
       outbox_(options_.outbox, options_.make_outbox_id()),
       cluster_id_(options_.cluster_id) {}
 

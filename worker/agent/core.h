@@ -47,8 +47,9 @@ struct CoreOptions {
   bool shares_machine = false;  // another daemon runs here, so its ranks may use the same cores
   v1::Inventory inventory;
   std::vector<uint32_t> cpus = {};  // the numbers of the CPUs that this daemon may use
-  std::string data_interface = {};  // the interface of the inventory's data address; empty: not known
-  std::string cluster_id;           // of the coordinator that this daemon knew last; empty: none
+  // The interface of the inventory's data address; empty: not known. AddressFound replaces both.
+  std::string data_interface = {};
+  std::string cluster_id;  // of the coordinator that this daemon knew last; empty: none
   // Lets the coordinator of another cluster use this host; the trainers that run here are then ended.
   bool adopt_cluster = false;
   OutboxContents outbox = {};  // as the earlier incarnation left it
@@ -91,6 +92,9 @@ class Core {
   absl::Time NextWake() const { return next_wake_; }
 
   CoreStats stats() const;
+
+  // This host's address for traffic between ranks, as announced to the coordinator.
+  const std::string& data_address() const { return data_address_; }
 
  private:
   enum class Process { kStarting, kRunning, kEnded };
@@ -153,6 +157,7 @@ class Core {
   void On(FactsAcknowledged event);
   void On(FactsStored event);
   void On(HomeChecked event);
+  void On(AddressFound event);
   void On(SessionEnded event);
   void DialWhenDue();
   v1::Hello MakeHello() const;
@@ -239,6 +244,8 @@ class Core {
   void LogWarning(std::string text) { Emit(Log{Log::Level::kWarning, std::move(text)}); }
 
   const CoreOptions options_;
+  std::string data_address_;
+  std::string data_interface_;
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
   std::map<GroupId, HostCheck> checks_;

@@ -152,7 +152,7 @@ void Core::ReportDecisions(const Trainer& trainer, uint32_t threads) {
                      desired.local_world_size() > 1 ? " ranks" : " rank"));
   }
   if (spec.network().interface().empty() && desired.world_size() > 1) {
-    add("network.interface", options_.data_interface.empty() ? "auto" : options_.data_interface,
+    add("network.interface", data_interface_.empty() ? "auto" : data_interface_,
         absl::StrCat("reaches the coordinator; its address is ", desired.data_address()));
   }
   if (fact.has_decided()) AddFact(trainer, std::move(fact), {.trainer = trainer.id});
@@ -162,7 +162,7 @@ void Core::ReportDecisions(const Trainer& trainer, uint32_t threads) {
 // the address for the trainer's traffic.
 absl::Status Core::ReadSpec(Trainer& trainer) const {
   v1::DesiredTrainer* desired = &*trainer.desired;
-  if (desired->data_address().empty()) desired->set_data_address(options_.inventory.data_address());
+  if (desired->data_address().empty()) desired->set_data_address(data_address_);
   v1::JobSpec spec;
   if (!spec.ParseFromString(desired->spec())) {
     return absl::InvalidArgumentError("the job's spec cannot be read by this version of the daemon");

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/api_version.h"
 #include "common/limits.h"
+#include "common/network.h"
 #include "common/plain_text.h"
 #include "common/version.h"
 #include "worker/agent/core.h"
@@ -58,6 +59,7 @@ v1::Hello Core::MakeHello() const {
   hello.set_incarnation(options_.incarnation.value());
   hello.set_slots(options_.slots);
   *hello.mutable_inventory() = options_.inventory;
+  hello.mutable_inventory()->set_data_address(data_address_);
   hello.set_applied_revision(applied_revision_);
   // A coordinator of another cluster refuses a hello that contains this cluster id.
   if (!options_.adopt_cluster) hello.set_cluster_id(cluster_id_);
@@ -249,6 +251,20 @@ void Core::Acknowledge(uint64_t sequence) {
     message.mutable_ack()->set_sequence(trainer_sequence);
     Emit(SendLinkMessage{trainer.link, std::move(message)});
   }
+}
+
+// The address of this host may have changed, or its network may have been down when the daemon started. An address that
+// this host still has is kept: a host with several addresses must not alternate between them.
+void Core::On(AddressFound event) {
+  if (event.present_is_valid || event.address.empty() || event.address == data_address_) return;
+  if (IsLoopbackHost(event.address)) return;
+  LogWarning(absl::StrCat("the data address is ", event.address, " now; it was ", data_address_));
+  data_address_ = std::move(event.address);
+  data_interface_ = std::move(event.interface);
+  if (stream_ == Stream::kDown || left_) return;
+  // The hello that was sent has the previous address; the next one has this address.
+  dialed_at_ = absl::InfiniteFuture();
+  Emit(HangUp{"to announce the new data address"});
 }
 
 void Core::On(SessionEnded event) {

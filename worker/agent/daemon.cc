@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "common/hash.h"
 #include "common/limits.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 #include "worker/agent/inventory.h"
 #include "worker/agent/process_memory.h"
@@ -77,6 +78,7 @@ Daemon::~Daemon() {
   home_checks_.reset();
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
+  addresses_.reset();
   paths_.reset();
   memory_.reset();
   snapshot_removal_.reset();
@@ -202,6 +204,7 @@ absl::Status Daemon::Start() {
       });
   disk_ = std::make_unique<TaskThread>();
   paths_ = std::make_unique<TaskThread>();
+  addresses_ = std::make_unique<TaskThread>();
   memory_ = std::make_unique<TaskThread>();
   // The daemon must know its trainers before it can be reached: it refuses unknown trainers that dial, and its hello
   // names all trainers. It handles the events of FindAll before those of links. Calls for values are no events, so
@@ -244,7 +247,11 @@ void Daemon::Run() {
     const bool all_found = std::holds_alternative<AllFound>(event);
     bool from_coordinator = welcomed || std::holds_alternative<DesiredStateReceived>(event) ||
                             std::holds_alternative<FactsAcknowledged>(event);
-    if (ended) relay_->Detach();
+    if (ended) {
+      relay_->Detach();
+      FindAddress();
+    }
+    if (std::holds_alternative<AddressFound>(event)) finds_address_ = false;
     if (auto* checked = std::get_if<HomeChecked>(&event)) ApplyHomeCheck(*checked);
     if (std::holds_alternative<ProcessesSampled>(event)) measures_memory_ = false;
 
@@ -311,6 +318,20 @@ void Daemon::ApplyHomeCheck(const HomeChecked& checked) {
   if (!checked.hangs) checking_since_ = absl::InfiniteFuture();
   if (checked.state_is_new) RemoveAbandonedSnapshots();
   if (health_ != nullptr) health_->SetTrouble(!checked.trouble.empty());
+}
+
+// Looks up the data address again, for the next hello. Waits for the name server on another thread.
+void Daemon::FindAddress() {
+  if (std::exchange(finds_address_, true)) return;
+  auto find = [coordinator = config_.coordinator, present = core_->data_address()] {
+    AddressFound found{.present_is_valid = !IsLoopbackHost(present) && !InterfaceOf(present).empty()};
+    absl::StatusOr<std::string> address = FindDataAddress(coordinator);
+    if (!address.ok()) return found;
+    found.interface = InterfaceOf(*address);
+    found.address = *std::move(address);
+    return found;
+  };
+  if (!addresses_->Post(find, [this](const AddressFound& found) { Post(found); })) finds_address_ = false;
 }
 
 void Daemon::Do(CheckPath& effect) {

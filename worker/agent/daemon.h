@@ -70,6 +70,7 @@ class Daemon {
   void CheckDisk();
   void CheckHome();
   void ApplyHomeCheck(const HomeChecked& checked);
+  void FindAddress();
   void FindSnapshotFolder();
   void RemoveAbandonedSnapshots();
   void Post(Event event) { events_.Post(std::move(event)); }
@@ -115,6 +116,7 @@ class Daemon {
   PortChooser ports_;
   bool removes_snapshots_ = false;  // at the end
   bool measures_memory_ = false;    // a measurement of the memory of ranks is under way
+  bool finds_address_ = false;      // the data address is being looked up
 
   // In the order of their dependencies: later parts use earlier ones. Only the relay uses a later one, `session_`.
   ValueCache cache_;
@@ -138,11 +140,12 @@ class Daemon {
   // Used by the event thread only: when to check `home_` next, and when the check under way began (infinite: none).
   absl::Time check_home_at_ = absl::InfinitePast();
   absl::Time checking_since_ = absl::InfiniteFuture();
-  // For calls that may hang on a disk.
+  // For calls that may hang, on a disk or a name server.
   std::unique_ptr<TaskThread> home_checks_;
   std::unique_ptr<TaskThread> disk_;              // the disk of the state folder
   std::unique_ptr<TaskThread> memory_;            // for reading the memory of ranks, which may take long
   std::unique_ptr<TaskThread> paths_;             // the disks of paths that the coordinator requests
+  std::unique_ptr<TaskThread> addresses_;         // the name server
   std::unique_ptr<TaskThread> snapshot_removal_;  // removing a large file from memory takes a while
   std::thread thread_;
 };

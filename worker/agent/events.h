@@ -118,6 +118,13 @@ struct HomeChecked {
   bool hangs = false;          // the check has not returned in time; `trouble` says so
 };
 
+// The data address (FindDataAddress) was looked up again.
+struct AddressFound {
+  std::string address = {};      // empty: it could not be determined
+  std::string interface = {};    // the interface that has it; empty: not known
+  bool present_is_valid = true;  // an interface that is not loopback has the address that was announced so far
+};
+
 // The logs of a request were sent, or could not be.
 struct LogsEnded {
   std::string request_id;
@@ -134,10 +141,10 @@ struct LeaveRequested {
 };
 struct Tick {};
 
-using Event =
-    std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened, LinkFact,
-                 LinkReport, LinkClosed, ProcessFound, AllFound, MasterKnown, ProcessStarted, ProcessEnded,
-                 ProcessesSampled, ProcessExamined, PathChecked, HomeChecked, LogsEnded, LeaveRequested, Tick>;
+using Event = std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened,
+                           LinkFact, LinkReport, LinkClosed, ProcessFound, AllFound, MasterKnown, ProcessStarted,
+                           ProcessEnded, ProcessesSampled, ProcessExamined, PathChecked, HomeChecked, AddressFound,
+                           LogsEnded, LeaveRequested, Tick>;
 
 // ---- Effects, carried out in order ----
 

@@ -1,5 +1,5 @@
 // Resources of this host: cores, memory, kernel, GPUs, and the address for traffic between ranks. The daemon reads them
-// once, when it starts; `trainctl env` prints them.
+// once, when it starts, and the address again whenever its stream has ended; `trainctl env` prints them.
 #pragma once
 
 #include <cstdint>

@@ -76,6 +76,7 @@ struct FinishedFact {
 struct RefusedFact {
   std::string message;
   bool checkpoint_missing = false;  // the only reason: this host lacks the checkpoint or data of a job that has begun
+  uint64_t later_generation = 0;    // TrainerRefused.later_generation (proto/trainyard/v1/agent.proto); 0: none
 };
 struct RestoredFact {
   uint64_t step = 0;

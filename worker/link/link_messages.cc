@@ -122,6 +122,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
     void operator()(const RefusedFact& f) {
       message.mutable_refused()->set_message(CleanText(f.message));
       message.mutable_refused()->set_checkpoint_missing(f.checkpoint_missing);
+      message.mutable_refused()->set_later_generation(f.later_generation);
     }
     void operator()(const RestoredFact& f) { FillRestored(f, *message.mutable_restored()); }
     void operator()(const ProbeFact& f) {

@@ -80,6 +80,10 @@ TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link,
     link.ReportFact(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
     return kExitFailed;
   }
+  if (const uint64_t later = EndedLaterGeneration(status); later > 0) {
+    link.ReportFact(RefusedFact{.message = std::string(status.message()), .later_generation = later});
+    return kExitAborted;
+  }
   // Nothing is refused: the job can run on a host whose GPUs work, or that can read the checkpoint.
   if (IsGpuMissing(status) || IsFailedRead(status)) return kExitCannotRun;
   // The exit code depends on who must act: a peer or the group, this process, or the author of the job.

@@ -8,10 +8,13 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "checkpoint/catalog.h"
+#include "common/clock.h"
 #include "common/ids.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
@@ -31,6 +34,10 @@ constexpr uint64_t kFenceBytesMax = 4096;
 constexpr char kWatchName[] = "watch";
 constexpr size_t kNamesShown = 3;
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
+constexpr char kLaterGenerationUrl[] = "trainyard/later_generation";
+
+// A step of the wall clock must not end a wait: a job whose folder seems to be in use is refused permanently.
+absl::Time SteadyNow() { return Clock::GetSteadyClock().TimeNow(); }
 
 std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
@@ -91,7 +98,7 @@ namespace {
 class LockWait {
  public:
   explicit LockWait(const RunFolder::Options& options)
-      : options_(options), path_(JoinPath(options.folder, kRunLockName)), deadline_(absl::Now() + options.wait) {}
+      : options_(options), path_(JoinPath(options.folder, kRunLockName)), deadline_(SteadyNow() + options.wait) {}
 
   absl::StatusOr<std::unique_ptr<FileLock>> Acquire(std::optional<JobGeneration>& fence) {
     while (true) {
@@ -99,7 +106,10 @@ class LockWait {
       ASSIGN_OR_RETURN(fence, ReadFence(options_.folder));
       ASSIGN_OR_RETURN(const std::optional<JobGeneration> claim, ReadOwner(JoinPath(options_.folder, kClaimName)));
       for (const auto& owner : {fence, claim}) {
-        if (IsOfThisJob(owner) && owner->generation > options_.generation) return FencedOff(options_, *owner);
+        if (!IsOfThisJob(owner) || owner->generation <= options_.generation) continue;
+        absl::Status fenced_off = FencedOff(options_, *owner);
+        if (lock.ok()) fenced_off.SetPayload(kLaterGenerationUrl, absl::Cord(absl::StrCat(owner->generation)));
+        return fenced_off;
       }
       if (lock.ok() && (IsOfThisJob(fence) || !MayReturn(fence))) return lock;
       if (!lock.ok() && !absl::IsUnavailable(lock.status())) return lock.status();
@@ -111,7 +121,7 @@ class LockWait {
       if (!lock.ok()) {
         was_held_ = true;
         free_since_.reset();
-        if (absl::Now() >= deadline_) return InUse(lock.status());
+        if (SteadyNow() >= deadline_) return InUse(lock.status());
       }
       lock = absl::CancelledError();  // not held while waiting
       absl::SleepFor(kLockPoll);
@@ -126,8 +136,8 @@ class LockWait {
   // generation may be about to start.
   bool MayReturn(const std::optional<JobGeneration>& fence) {
     if (!was_held_ || !fence.has_value()) return false;
-    if (!free_since_.has_value()) free_since_ = absl::Now();
-    return absl::Now() - *free_since_ < options_.owner_grace;
+    if (!free_since_.has_value()) free_since_ = SteadyNow();
+    return SteadyNow() - *free_since_ < options_.owner_grace;
   }
   absl::Status InUse(const absl::Status& lock) const {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder,
@@ -270,6 +280,13 @@ absl::Status RunFolder::CheckFenceLocked() const {
   return ours ? absl::OkStatus() : FencedOff(options_, *fence);
 }
 
+uint64_t EndedLaterGeneration(const absl::Status& status) {
+  const auto payload = status.GetPayload(kLaterGenerationUrl);
+  uint64_t generation = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &generation)) return 0;
+  return generation;
+}
+
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation) {
   const absl::StatusOr<std::optional<JobGeneration>> read = ReadFence(folder);
   // On NFS, the file handle of a fence is stale right after another host has replaced the fence.
@@ -347,9 +364,9 @@ SharedFolderToken::~SharedFolderToken() {
 }
 
 bool AwaitThat(const std::function<bool()>& holds, absl::Duration patience) {
-  const absl::Time until = absl::Now() + patience;
+  const absl::Time until = SteadyNow() + patience;
   while (!holds()) {
-    if (absl::Now() >= until) return false;
+    if (SteadyNow() >= until) return false;
     absl::SleepFor(absl::Milliseconds(20));
   }
   return true;

@@ -106,6 +106,11 @@ class RunFolder {
   int64_t fence_time_ns_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
+// If RunFolder::Acquire returned this error because of a later generation of the job whose process holds the lock no
+// longer, returns the number of that generation; otherwise 0. Such a generation has ended, and the coordinator does not
+// know it.
+uint64_t EndedLaterGeneration(const absl::Status& status);
+
 // The check of RunFolder::CheckFence for ranks that do not hold the lock: whether a later generation of the job, or
 // another job, has fenced the folder. Possible errors: Aborted; Unavailable: the fence cannot be read.
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);

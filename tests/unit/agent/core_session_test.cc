@@ -145,6 +145,27 @@ TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) 
   EXPECT_FALSE(driver.core().stats().trouble);
 }
 
+TEST(AgentCore, NewDataAddress_IsAnnounced_IfThisHostNoLongerHasThePreviousOne) {
+  CoreDriver driver;  // with the address 127.0.0.1: the coordinator's name was not resolved when the daemon started
+  driver.Attach();
+  driver.Handle(AddressFound{.present_is_valid = false});
+  driver.Handle(AddressFound{.address = "127.0.0.1", .interface = "lo", .present_is_valid = false});
+  driver.Handle(AddressFound{.address = "10.0.0.8", .interface = "eth0", .present_is_valid = true});
+  EXPECT_THAT(driver.All<HangUp>(), IsEmpty());
+  EXPECT_EQ(driver.core().data_address(), "127.0.0.1");
+
+  driver.Handle(AddressFound{.address = "10.0.0.8", .interface = "eth0", .present_is_valid = false});
+  EXPECT_THAT(driver.Last<HangUp>(), SizeIs(1)) << "the coordinator must learn the address";
+  driver.Handle(SessionEnded{absl::UnavailableError("to announce the new data address")});
+  driver.Run(absl::Seconds(1));
+
+  EXPECT_EQ(driver.All<Dial>().back().hello.inventory().data_address(), "10.0.0.8");
+  EXPECT_EQ(driver.All<Dial>().back().hello.inventory().cores(), 8u);
+  driver.Handle(driver.Welcome());
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+  EXPECT_EQ(driver.Last<StartProcess>().at(0).desired.data_address(), "10.0.0.8");
+}
+
 TEST_F(RunningTrainerTest, RecreatedStateFolder_ReceivesTheWaitingFactsAndTheClusterId) {
   driver_.Handle(driver_.Saved(LinkId(1), 1, 10));
   const std::string before = driver_.disk();

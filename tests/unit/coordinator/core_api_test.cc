@@ -342,6 +342,11 @@ TEST_F(CoreApi, SubmitWithTheIdOfADeletedJob_IsRefused_AlsoAfterARestart) {
     EXPECT_TRUE(absl::IsAlreadyExists(late.status)) << late.status;
     EXPECT_EQ(ReasonOf(late.status), reasons::kJobDeleted);
     EXPECT_TRUE(absl::IsAlreadyExists(harness_.Submit(MakeSpec(2), IdOf(25)).status));
+    const Reply cancel = harness_.Cancel(IdOf(1));
+    EXPECT_TRUE(absl::IsNotFound(cancel.status)) << cancel.status;
+    EXPECT_EQ(ReasonOf(cancel.status), reasons::kJobDeleted);
+    EXPECT_THAT(std::string(cancel.status.message()),
+                HasSubstr("is no longer in the history, which keeps the last 20"));
   }
 }
 

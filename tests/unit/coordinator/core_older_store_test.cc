@@ -213,6 +213,50 @@ TEST(CoreOlderStore, DaemonThatListsARankOfAnotherHost_HoldsNoJob_IfTheStoreKnow
   }
 }
 
+// The store is older than generations 2 to 7 of a job that may not restart. No trainer of them runs any more.
+TEST(CoreOlderStore, RunFolderOfALaterGeneration_UsesUpNoRestart_AndTheJobContinuesAboveIt) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1, /*max_restarts=*/0), kJob);
+  host.Apply();
+  host.Register(Key(kJob, 1, 0));
+  v1::Fact fenced;
+  fenced.mutable_refused()->set_message("checkpoint.dir /runs/a belongs to generation 7");
+  fenced.mutable_refused()->set_later_generation(7);
+  host.ReportFact(Key(kJob, 1, 0), fenced);
+  host.Exit(Key(kJob, 1, 0), 3);
+
+  EXPECT_EQ(harness.Get(kJob).generation(), 8u) << harness.Get(kJob).reason();
+  EXPECT_EQ(harness.Get(kJob).restarts(), 0u);
+  EXPECT_EQ(harness.Get(kJob).planned_restarts(), 7u);
+  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("belongs to generation 7; the store was restored from an "
+                                                          "older copy; restarting from the beginning (not counted")));
+
+  BringToRunning(harness, host, kJob);
+  fenced.mutable_refused()->set_later_generation(9);
+  host.ReportFact(Key(kJob, 8, 0), fenced);
+  host.Exit(Key(kJob, 8, 0), 3);
+  host.Apply();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_FAILED) << "a group that had the folder was fenced by another one";
+}
+
+TEST(CoreOlderStore, LaterGenerationThatIsNotPlausible_IsNotBelieved) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1, /*max_restarts=*/1), kJob);
+  host.Apply();
+  v1::Fact fenced;
+  fenced.mutable_refused()->set_later_generation(UINT64_MAX);
+  host.ReportFact(Key(kJob, 1, 0), fenced);
+  harness.Advance(absl::Seconds(1));
+  host.Exit(Key(kJob, 1, 0), 3);
+
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << harness.Get(kJob).reason();
+  EXPECT_EQ(harness.Get(kJob).restarts(), 1u);
+}
+
 // A job of one rank runs, and the coordinator's store is older than its submission.
 struct UnknownJob {
   UnknownJob() : host(harness, "w1", 2, 11) {

@@ -458,6 +458,42 @@ TEST(CoreOperations, Goodput_AfterTheWallClockWasSet_DoesNotJumpWhenTheNextCoord
   EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().queue_s(), 10);
 }
 
+// Rank 1 dies while no coordinator runs. Steps 1 to 4 took 4 s; the next coordinator starts 6 s after them. Either the
+// daemon still has the report of step 4, or it is lost and only the store shows when the step was completed.
+TEST(CoreOperations, Goodput_OfAFailureWithoutACoordinator_CountsItsStepsAsLost) {
+  for (bool reported : {true, false}) {
+    Harness harness;
+    harness.Submit(MakeSpec(2), kJob);
+    FakeHost host(harness, "w1", 2, 11);
+    host.Attach();
+    BringToRunning(harness, host, kJob);
+    for (uint64_t step : {1, 3}) {
+      harness.Advance(absl::Seconds(2));
+      if (!reported) host.Report(Key(kJob, 1, 0), step, step + 1);
+    }
+    harness.Advance(absl::Seconds(1));
+    host.Disconnect();
+    harness.now += absl::Seconds(5);
+    harness.Restart();
+    host.Attach();
+    host.Kill(Key(kJob, 1, 1), 9);
+    if (reported) {
+      RankReportsReceived late{host.session, {}};
+      v1::RankReport& report = *late.reports.add_reports();
+      *report.mutable_key() = Key(kJob, 1, 0);
+      report.set_phase("train");
+      report.set_last_step(4);
+      report.set_phase_s(2);
+      report.set_age_s(4);
+      harness.Handle(std::move(late));
+    }
+    host.Apply(false);
+
+    EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().lost_s(), 8) << "reported late: " << reported;
+    EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().detect_s(), 12) << "reported late: " << reported;
+  }
+}
+
 // Rank 1 is killed. Either rank 0 names the checkpoint of step 4 afterwards, or the checkpoint was granted before, and
 // the next group names it.
 TEST(CoreOperations, Goodput_StepsThatAreSavedUntilTheGroupHasEnded_AreNotLost) {

@@ -76,6 +76,31 @@ TEST(Goodput, ClockThatWasSetWhileACoordinatorRan_AddsNothingWhenTheNextOneStart
   }
 }
 
+TEST(Goodput, StepThatIsReportedLate_IsLost_AndOnlyTheTimeSinceItCountsAsDetection) {
+  v1::GoodputRecord ledger = BeginGoodput(kBegin);
+  Account(GoodputPart::kTrain, kBegin + 10'000, 2, ledger);
+  StepCompleted(ledger, /*since_ms=*/2 * 3'000);
+  StepCompleted(ledger, /*since_ms=*/2 * 4'000);
+  StepsLost(ledger);
+
+  EXPECT_EQ(ledger.lost_ms(), 2 * 7'000u);
+  EXPECT_EQ(ledger.detect_ms(), 2 * 3'000u);
+}
+
+TEST(Goodput, StepThatWasCompletedAfterTheLedgerWasRecorded_IsCountedByTheNextCoordinator) {
+  v1::GoodputRecord ledger = BeginGoodput(kBegin);
+  Account(GoodputPart::kTrain, kBegin + 1'000, 2, ledger);
+  CountRecordedStep(kBegin + 7'000, 2, ledger);
+  CountRecordedStep(kBegin + 6'000, 2, ledger);
+  CountRecordedStep(0, 2, ledger);
+  Account(GoodputPart::kTrain, kBegin + 10'000, 2, ledger);
+  StepsLost(ledger);
+
+  EXPECT_EQ(ledger.lost_ms(), 2 * 7'000u);
+  EXPECT_EQ(ledger.detect_ms(), 2 * 3'000u);
+  EXPECT_EQ(TotalMs(ledger), Accounted(ledger, 2));
+}
+
 TEST(Goodput, AnyOrderOfEvents_AddsUpExactly) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

@@ -1,5 +1,6 @@
 // What ranks refuse or skip because of their input: a loss that is not finite on one rank only, also on the last stage
-// of a pipeline, and offloading more than host memory can hold. Also how activations on a GPU are counted.
+// of a pipeline, and offloading more than host memory can hold. Also how activations on a GPU are counted, and what
+// rank 0 reports about the run folder of a later generation.
 #include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,6 +22,7 @@
 #include "worker/trainer/rank.h"
 #include "worker/trainer/rank_strategy.h"
 #include "worker/trainer/run.h"
+#include "worker/trainer/run_folder.h"
 #include "worker/trainer/trainer.h"
 
 namespace trainyard {
@@ -326,6 +328,28 @@ TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor
   EXPECT_EQ(uses[0].bytes, 100) << "the other kinds must not change";
   CountActivations({.used_bytes = 10, .used_peak_bytes = 10}, uses);
   EXPECT_EQ(uses[1].bytes, 0) << "must not be negative";
+}
+
+using LaterGenerationTest = SmallRunTest;
+
+TEST_F(LaterGenerationTest, ThatHasEnded_IsReportedByRank0_AndNothingIsRefused) {
+  StartOrder order = Order("run", 5);
+  order.generation = 2;
+  const RunFolder::Options later{
+      .folder = order.config.checkpoint_dir, .job_id = order.job_id, .generation = 7, .wait = absl::ZeroDuration()};
+  {
+    auto folder = RunFolder::Acquire(later);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    ASSERT_TRUE((*folder)->Claim().ok());
+    FakeLink link;
+    EXPECT_EQ(Run(order, link), kExitAborted) << log_.str();
+    EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(0)) << "the later generation holds the lock, so it may run";
+  }
+  FakeLink link;
+  EXPECT_EQ(Run(order, link), kExitAborted) << log_.str();
+  ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
+  EXPECT_EQ(link.FactsOf<RefusedFact>()[0].later_generation, 7u);
+  EXPECT_THAT(link.FactsOf<RefusedFact>()[0].message, HasSubstr("belongs to generation 7 of job abcdefgh"));
 }
 
 }  // namespace

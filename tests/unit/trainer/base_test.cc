@@ -353,7 +353,15 @@ TEST(RunFolderTest, EarlierGeneration_ThatArrivesLate_IsAborted) {
   TemporaryFolder folder;
   ASSERT_TRUE(AcquireAndClaim(folder.path(), "a", 3).ok());
 
-  EXPECT_TRUE(absl::IsAborted(AcquireAndClaim(folder.path(), "a", 2).status()));
+  absl::Status status = AcquireAndClaim(folder.path(), "a", 2).status();
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_EQ(EndedLaterGeneration(status), 3u);
+
+  auto held = AcquireAndClaim(folder.path(), "a", 4);
+  status = AcquireAndClaim(folder.path(), "a", 2).status();
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_EQ(EndedLaterGeneration(status), 0u) << "the later generation holds the lock";
+  EXPECT_EQ(EndedLaterGeneration((*held)->CheckFence()), 0u);
 }
 
 TEST(RunFolderTest, ProcessThatIsCutOff_DetectsTheNewFenceAndBlocksNoOther) {
