@@ -5,6 +5,7 @@ import os
 import random
 import re
 import string
+import time
 import warnings
 
 from trainyard import _dial, errors, schema
@@ -56,6 +57,12 @@ def stream(channel, name, fields, metadata, timeout=None):
     begin = channel.unary_stream(path, request_serializer=request.SerializeToString,
                                  response_deserializer=response.FromString)
     return begin(request(**fields), timeout=timeout, metadata=metadata)
+
+
+def served_s(initial_metadata, began):
+    """For how long a coordinator has served a stream that began at this time. It sends its metadata at once, before
+    the first message."""
+    return time.monotonic() - began if "trainyard-server" in dict(initial_metadata or ()) else 0.0
 
 
 def retry_wait_s(wait_s, error):
