@@ -90,7 +90,6 @@ function show(next) {
 
 async function route() {
   const [, name, id, part, rank] = location.hash.split("/");
-  if (location.hash === "#content") return;
   if (name === "jobs" && /^[a-z0-9]{1,64}$/i.test(id || "")) {
     const wanted = part === "output" && /^[0-9]{1,6}$/.test(rank || "") ? Number(rank) : undefined;
     if (shownJob?.id === id && wanted !== undefined) return shownJob.logs.show(wanted);
@@ -103,10 +102,20 @@ async function route() {
   else jobsView(show);
 }
 
+// The address stays that of the view, which it names after a reload.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("content").focus();
+});
 byId("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem("token", byId("token").value.trim());
+  const text = byId("token").value.trim();
   byId("token").value = "";
+  // A header cannot hold other characters, for example those that a chat program has inserted.
+  if (!/^[!-~]+$/.test(text)) {
+    return askForToken("A token consists of letters, digits and -._~+/= only; copy it from its file again.");
+  }
+  sessionStorage.setItem("token", text);
   updateAccess();
   serial += 1;
   follow(serial);
