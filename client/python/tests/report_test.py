@@ -225,6 +225,7 @@ def test_the_evaluations_of_transformers_and_lightning_are_phases(daemon, tmp_pa
         from trainyard.integrations import lightning, transformers
         trainyard.report(1, loss=1)
         trainer, state = transformers.ReportProgress(), types.SimpleNamespace(global_step=1)
+        trainer.on_log(None, types.SimpleNamespace(global_step=0), None, logs={"eval_loss": 9.0})  # eval_on_start
         for _ in range(2):
             trainer.on_prediction_step(None, state, None)
             print(trainyard._report._channel.phase())
