@@ -6,9 +6,9 @@ the job runs or after it has ended.
         to_mlflow(client.job("small"), tracking_uri="sqlite:///mlflow.db")
 
 Both return the last state of the job when it has ended. The values of `command.env` and `on_end.webhook` are left out,
-because they may contain passwords and tokens. If the copying fails, the run is marked as failed, and the job is not affected. A cancelled job is
-KILLED in MLflow; W&B has no such state for finished runs: there, the run is marked as failed, and its summary has the
-state of the job.
+because they may contain passwords and tokens. If the copying fails, the run is marked as failed, and the job is not
+affected. A cancelled job is KILLED in MLflow; W&B has no such state for finished runs: there, the run is marked as
+failed, and its summary has the state of the job.
 """
 
 from google.protobuf import json_format
