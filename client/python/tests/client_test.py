@@ -292,6 +292,12 @@ def test_a_watch_without_events_survives_a_restart_long_after_an_earlier_one(mon
     assert asyncio.run(watch(later)) == [1]
 
 
+@pytest.mark.parametrize("states, found", [(["running"], "'running'"), ("RUNNING", "'R'")])
+def test_a_state_that_does_not_exist_is_refused_with_the_names_of_all(states, found):
+    with pytest.raises(errors.InvalidArgumentError, match=f"QUEUED, PLACED.*found {found}"):
+        trainyard.Client("127.0.0.1:1").list(states=states)
+
+
 def test_a_forked_process_cannot_use_the_client(monkeypatch):
     client = trainyard.Client("127.0.0.1:1")
     monkeypatch.setattr(os, "getpid", lambda: -1)

@@ -137,6 +137,10 @@ class Calls:
 
     def list(self, page_size=0, page_token="", states=()):
         """One page of jobs, newest first. `states`: names such as "RUNNING"."""
+        known = schema.STATES[1:]  # without UNSPECIFIED
+        for state in states:
+            if state not in known:
+                raise errors.InvalidArgumentError(f"states: expected a list of {', '.join(known)}; found {state!r}")
         numbers = [schema.STATES.index(state) for state in states]
         return self._unary("List", {"page_size": page_size, "page_token": page_token, "states": numbers}, retry=True)
 
