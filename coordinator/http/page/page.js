@@ -8,6 +8,7 @@ import {eventsView, hostsView, jobsView} from "./lists.js";
 import {EventStream, read, Refused, token} from "./stream.js";
 
 const RETRY_MS = 2000;
+const TOTALS_MS = 30000;
 let view = null;    // what is shown
 let stream = null;  // of the view
 let serial = 0;     // grows with each change of the view, so that late answers are dropped
@@ -134,6 +135,10 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   keys[event.key]();
 });
+// The streams of the lists contain the totals, that of a job does not.
+setInterval(() => {
+  if (shownJob && !document.hidden && byId("login").hidden) read("info").then(showInfo, () => {});
+}, TOTALS_MS);
 window.addEventListener("hashchange", route);
 route();
 updateAccess();
