@@ -106,14 +106,20 @@ Json WarningsJson(const v1::Job& job) {
   return warnings;
 }
 
+// A value of the spec; null if the spec is hidden.
+template <typename Value>
+Json OfSpec(const v1::Job& job, const Value& value) {
+  return HasHiddenSpec(job) ? Json() : Json(value);
+}
+
 Json RanksJson(const v1::Job& job) {
   Json ranks = Json::array();
   const JobLayout layout = LayoutOf(job.spec());
   for (const v1::RankStatus& rank : job.ranks()) {
     ranks.push_back({{"rank", rank.rank()},
-                     {"stage", layout.StageOf(rank.rank())},
-                     {"data_rank", layout.DataRankOf(rank.rank())},
-                     {"tensor_rank", layout.TensorRankOf(rank.rank())},
+                     {"stage", OfSpec(job, layout.StageOf(rank.rank()))},
+                     {"data_rank", OfSpec(job, layout.DataRankOf(rank.rank()))},
+                     {"tensor_rank", OfSpec(job, layout.TensorRankOf(rank.rank()))},
                      {"host", rank.host()},
                      {"generation", rank.generation()},
                      {"phase", rank.phase()},
@@ -142,8 +148,8 @@ std::string JobLine(const v1::Job& job) {
                {"id", job.job_id()},
                {"name", spec.name()},
                {"ranks", spec.resources().ranks()},
-               {"steps", spec.train().steps()},
-               {"dir", spec.checkpoint().dir()},
+               {"steps", OfSpec(job, spec.train().steps())},
+               {"dir", OfSpec(job, spec.checkpoint().dir())},
                {"decisions", DecisionsJson(job.decisions())},
                {"warnings", WarningsJson(job)}});
 }
@@ -234,7 +240,7 @@ std::string JobJson(const v1::Job& job) {
                {"name", job.spec().name()},
                {"state", StateName(job.state())},
                {"reason", job.reason()},
-               {"namespace", job.spec().namespace_().empty() ? "default" : job.spec().namespace_()},
+               {"namespace", OfSpec(job, job.spec().namespace_().empty() ? "default" : job.spec().namespace_())},
                {"priority", job.has_priority() ? Json(job.priority()) : Json()},
                {"preempted_by", job.preempted_by().empty() ? Json() : Json(job.preempted_by())},
                {"preemptions", job.preemptions()},
@@ -246,8 +252,8 @@ std::string JobJson(const v1::Job& job) {
                {"resource_version", job.resource_version()},
                {"last_step", job.last_step()},
                {"last_loss", job.has_last_loss() ? Json(job.last_loss()) : Json()},
-               {"steps", job.spec().train().steps()},
-               {"dir", job.spec().checkpoint().dir()},
+               {"steps", OfSpec(job, job.spec().train().steps())},
+               {"dir", OfSpec(job, job.spec().checkpoint().dir())},
                {"spec_digest", job.spec_digest()},
                {"submitted_s", Seconds(job.submitted_unix_ms())},
                {"started_s", Seconds(job.started_unix_ms())},

@@ -1,5 +1,6 @@
 // Events as JSON for programs, one object per line: numbers with full precision, snake_case keys, ids as strings. The
-// first line describes the job, the last its end. A loss that is not finite is null. Pure.
+// first line describes the job, the last its end. A loss that is not finite is null. With the token of viewers, which
+// shows no specs, what a spec has except for the name and the number of ranks is null. Pure.
 #pragma once
 
 #include <string>

@@ -56,6 +56,12 @@ absl::StatusOr<std::string> RunFolderOf(const Globals& globals, const std::strin
   RETURN_IF_ERROR(job.status());
   const std::string& folder = job->spec().checkpoint().dir();
   if (!folder.empty() && FileExists(folder)) return folder;
+  if (HasHiddenSpec(*job)) {
+    return absl::FailedPreconditionError(absl::StrCat("the coordinator does not show the run folder of ",
+                                                      JobTitle(*job),
+                                                      ", for example because the token is that of viewers: name the "
+                                                      "folder"));
+  }
   return absl::NotFoundError(absl::StrCat("the run folder of ", JobTitle(*job), ", ", folder,
                                           ", is not on this machine: run this command on a machine that has it"));
 }

@@ -179,6 +179,10 @@ std::string JobTitle(const v1::Job& job) {
   return absl::StrCat("job ", job.job_id(), " (", Printable(job.spec().name(), kNameBytes), ")");
 }
 
+bool HasHiddenSpec(const v1::Job& job) {
+  return !job.spec().has_train() && !job.spec().has_command() && !job.spec().has_probe();
+}
+
 std::string RanksText(const v1::Job& job) {
   const uint32_t ranks = job.spec().resources().ranks();
   const v1::Command& command = job.spec().command();

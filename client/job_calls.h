@@ -46,6 +46,10 @@ absl::Status SubmitError(const absl::Status& status, absl::string_view job_id, a
 // "job k3x7q2ab (stdlib-gpt)". Pure.
 std::string JobTitle(const v1::Job& job);
 
+// Whether the coordinator has left out the spec except for the name and the number of ranks, because the token is that
+// of viewers: a complete spec trains, runs a command or probes hosts. Pure.
+bool HasHiddenSpec(const v1::Job& job);
+
 // The number of ranks: "4"; of a command with min_ranks "2 of 4", or "2 to 4" before it runs. Pure.
 std::string RanksText(const v1::Job& job);
 

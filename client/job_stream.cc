@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/exit_code.h"
+#include "common/api_version.h"
 #include "common/clock.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
@@ -66,7 +67,8 @@ bool JobStream::Pause(absl::Duration duration) {
   return !stop_requested_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopped_; });
 }
 
-absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state) {
+absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, absl::Duration* served,
+                                  v1::JobState* final_state) {
   grpc::ClientContext context;
   ASSIGN_OR_RETURN(Connection::Stub stub, connection_.Begin(context));
   {
@@ -80,6 +82,7 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   request.set_after_step(filter_.after_step());
   request.set_after_eval_step(filter_.after_eval_step());
   request.set_allow_gap(std::exchange(allow_gap_, false));
+  const absl::Time began = Clock::GetSteadyClock().TimeNow();
   auto reader = stub->Watch(&context, request);
   v1::Event event;
   while (reader->Read(&event)) {
@@ -92,6 +95,8 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
     if (event.has_state() && IsFinal(event.state().state())) *final_state = event.state().state();
   }
   grpc::Status status = reader->Finish();
+  // A coordinator sends its metadata at once, before the first event.
+  if (context.GetServerInitialMetadata().count(kServerHeader) > 0) *served = Clock::GetSteadyClock().TimeNow() - began;
   absl::MutexLock lock(&mu_);
   context_ = nullptr;
   if (stopped_) return absl::CancelledError("stopped");
@@ -102,6 +107,7 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
   Retry retry(options_);
   while (true) {
     bool answered = false;
+    absl::Duration served;
     v1::JobState final_state = v1::JOB_STATE_UNSPECIFIED;
     absl::Status status = WatchOnce(
         [&](const v1::Event& event) {
@@ -109,9 +115,10 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
           retry.Answered();
           on_event(event);
         },
-        &answered, &final_state);
+        &answered, &served, &final_state);
     if (final_state != v1::JOB_STATE_UNSPECIFIED) return final_state;
-    if (answered || status.ok()) retry.Answered();
+    // A job may have no events for days.
+    if (answered || status.ok() || served > options_.backoff_max) retry.Answered();
     absl::Duration wait;
     if (IsUnanswered(status)) {
       if (!retry.is_unanswered()) on_notice(absl::StrCat(status.message(), "; the job continues; trying again"));

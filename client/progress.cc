@@ -41,11 +41,12 @@ class TextProgress final : public Progress {
   void Start(const v1::Job& job, const std::vector<std::string>& warnings) override {
     const v1::JobSpec& spec = job.spec();
     steps_total_ = spec.train().steps();
-    std::string work = spec.has_probe()     ? std::string("a probe of hosts")
-                       : spec.has_command() ? absl::StrCat("command ", CommandText(spec.command()))
-                                            : absl::StrCat(steps_total_, " steps, in ", spec.checkpoint().dir());
+    std::string work = HasHiddenSpec(job)   ? std::string()
+                       : spec.has_probe()   ? std::string(", a probe of hosts")
+                       : spec.has_command() ? absl::StrCat(", command ", CommandText(spec.command()))
+                                            : absl::StrCat(", ", steps_total_, " steps, in ", spec.checkpoint().dir());
     terminal_.Print(absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", RanksText(job),
-                                 spec.resources().ranks() == 1 ? " rank, " : " ranks, ", work));
+                                 spec.resources().ranks() == 1 ? " rank" : " ranks", work));
     if (const std::string strategy = StrategyLine(job); !strategy.empty()) {
       terminal_.Print(absl::StrCat("  strategy: ", strategy));
     }

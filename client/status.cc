@@ -96,13 +96,14 @@ std::string StatusText(const v1::Job& job, int columns) {
     const std::string& name = job.spec().namespace_();
     const std::string preempted =
         job.preemptions() > 0 ? absl::StrCat(", preempted ", Plural(job.preemptions(), "time")) : "";
-    job_rows.push_back({"  priority", absl::StrCat(job.priority(), " in namespace ",
-                                                   Printable(name.empty() ? "default" : name, 63), preempted)});
+    const std::string in_namespace =
+        HasHiddenSpec(job) ? "" : absl::StrCat(" in namespace ", Printable(name.empty() ? "default" : name, 63));
+    job_rows.push_back({"  priority", absl::StrCat(job.priority(), in_namespace, preempted)});
   }
   std::string planned =
       job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " not counted") : "";
-  job_rows.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
-                                                   job.spec().recovery().max_restarts(), planned)});
+  const std::string limit = HasHiddenSpec(job) ? "" : absl::StrCat(" of ", job.spec().recovery().max_restarts());
+  job_rows.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), limit, planned)});
   if (const v1::CheckpointInfo* newest = NewestConfirmed(job); newest != nullptr) {
     job_rows.push_back(
         {"  checkpoint", absl::StrCat("step ", newest->step(), ", ", Printable(newest->path(), kPathBytes))});

@@ -227,3 +227,25 @@ def test_without_a_token_the_page_asks_for_it_and_shows_nothing(page):
     page.wait("document.getElementById('login')?.hidden === false", "the page asks for a token")
     assert "the call has no token" in page.text() and page.run("document.activeElement.id") == "token"
     assert page.run("document.getElementById('content').hidden")
+
+
+def test_names_and_tokens_that_no_header_can_hold_are_named_and_the_skip_link_keeps_the_view(page):
+    page.open()
+    page.wait("document.getElementById('login')?.hidden === false", "the page asks for a token")
+    page.run(f"document.getElementById('token').value = '{page.token}\u200b\u2026'")
+    page.run("document.querySelector('#login button').click()")
+    page.wait("document.getElementById('login-reason').textContent.includes('copy it')", "the token is refused")
+
+    job = page.cluster.submit()
+    page.open(f"#/jobs/{job}", page.token)
+    page.wait("[...document.querySelectorAll('button')].some((node) => node.textContent === 'Cancel')",
+              "actions are offered")
+    page.run("document.querySelector('.skip').click()")
+    assert page.run("location.hash") == f"#/jobs/{job}" and page.run("document.activeElement.id") == "content"
+    page.click("Cancel")
+    page.wait("document.getElementById('confirm').open", "the dialog is open")
+    page.run("document.getElementById('confirm-user').value = '\u0141ukasz'")
+    page.click("Cancel job")
+    page.wait("document.querySelector('#confirm [role=alert]').textContent.includes('ASCII')", "the name is refused")
+    assert page.cluster.get(job).job.finished_unix_ms == 0
+    page.assert_clean()

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import socket
 import threading
@@ -184,8 +185,9 @@ def server(tmp_path, monkeypatch):
         yield schema.Event(sequence=2, state=schema.StateChange(state=schema.STATES.index("SUCCEEDED")))
 
     def logs(_, context):
+        context.send_initial_metadata((("trainyard-server", "trainyard-coordinator/0.1.0 api=1-1"),))
+        yield schema.LogLine(rank=1)
         context.abort(grpc.StatusCode.UNAVAILABLE, "host w1 is not connected")
-        yield  # makes this function a generator, which answers with a stream
 
     handlers = {}
     for name, answer in (("Watch", watch), ("Logs", logs)):
@@ -207,8 +209,9 @@ def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client(server):
         events = client.watch("abcdefgh")
         assert next(events).sequence == 1
 
-        with pytest.raises(errors.UnavailableError, match="w1 is not connected"):
+        with pytest.raises(errors.UnavailableError, match="w1 is not connected") as failed:
             list(client.logs("abcdefgh"))
+        assert failed.value.served_s > 0
 
         release.set()
         assert [event.sequence for event in events] == [2]
@@ -222,8 +225,9 @@ def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client_with_async
             events = client.watch("abcdefgh")
             assert (await events.__anext__()).sequence == 1
 
-            with pytest.raises(errors.UnavailableError, match="w1 is not connected"):
+            with pytest.raises(errors.UnavailableError, match="w1 is not connected") as failed:
                 [line async for line in client.logs("abcdefgh")]
+            assert failed.value.served_s > 0
 
             release.set()
             return [event.sequence async for event in events]
@@ -255,6 +259,43 @@ def test_a_watch_may_end_when_nothing_arrives_any_more(monkeypatch):
 
     assert [one.sequence for one in client.watch("abcdefgh", pause_s=15)] == [1, 2]
     assert asyncio.run(watch(later)) == [1, 2]
+
+
+def test_a_watch_without_events_survives_a_restart_long_after_an_earlier_one(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(_events, "Retry", functools.partial(_events.Retry, clock=lambda: now[0]))
+    end = event(1, state=schema.StateChange(state=schema.STATES.index("SUCCEEDED")))
+    answers = {name: [[end], 3600.0, 0.0] for name in ("sync", "async")}
+
+    def answer(name):
+        """One event, or the failure of a stream without events that was served for so long."""
+        found = answers[name].pop()
+        if isinstance(found, list):
+            return found
+        now[0] += found
+        error = errors.UnavailableError("the coordinator has ended")
+        error.served_s = found
+        raise error
+
+    async def stream_later(*_, **__):
+        for one in answer("async"):
+            yield one
+
+    async def watch(client):
+        return [one.sequence async for one in client.watch("abcdefgh")]
+
+    client, later = trainyard.Client("127.0.0.1:1"), aio.AsyncClient("127.0.0.1:1")
+    monkeypatch.setattr(client, "_stream", lambda *_, **__: iter(answer("sync")))
+    monkeypatch.setattr(later, "_stream", stream_later)
+
+    assert [one.sequence for one in client.watch("abcdefgh")] == [1]
+    assert asyncio.run(watch(later)) == [1]
+
+
+@pytest.mark.parametrize("states, found", [(["running"], "'running'"), ("RUNNING", "'R'")])
+def test_a_state_that_does_not_exist_is_refused_with_the_names_of_all(states, found):
+    with pytest.raises(errors.InvalidArgumentError, match=f"QUEUED, PLACED.*found {found}"):
+        trainyard.Client("127.0.0.1:1").list(states=states)
 
 
 def test_a_forked_process_cannot_use_the_client(monkeypatch):
@@ -311,6 +352,8 @@ def test_waits_double_up_to_a_second_until_the_time_is_used_up():
     assert waits[:5] == [0.05, 0.1, 0.2, 0.4, 0.8] and sum(waits) == pytest.approx(2.0)
     retries.answered()
     assert retries.failed() == 0.05
+    now[0] += 3600.0
+    assert retries.failed(served_s=3599.0) == 0.05  # a stream without messages
 
 
 def test_tables_escape_what_other_users_wrote():

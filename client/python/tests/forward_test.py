@@ -29,6 +29,7 @@ class Job:
         if command:
             self._job.spec.command.argv.append("train.py")
             self._job.spec.command.env.append("KEY=secret")
+            self._job.spec.on_end.webhook = "https://hooks.example/secret"
 
     def refresh(self):
         return self._job
@@ -78,7 +79,7 @@ def test_steps_that_a_restart_repeats_keep_their_numbers_in_wandb(wandb):
     assert [(values["step"], values["train/loss"]) for values in wandb.logged] == 2 * [(1, 2.0), (2, 1.0)]
 
 
-def test_for_a_command_only_reported_values_are_written_and_no_environment_variables(wandb):
+def test_for_a_command_only_reported_values_are_written_and_no_environment_variables_and_webhook(wandb):
     forward.to_wandb(Job([step(1, loss=2.0)], command=True))
 
     assert wandb.logged == [{"step": 1, "train/loss": 2.0}]

@@ -169,6 +169,22 @@ def test_a_forked_process_reports_nothing_and_ends(daemon, tmp_path):
     assert [step.step for report in daemon.received()[1] for step in report.steps] == [1]
 
 
+def test_a_forked_process_that_lives_on_does_not_delay_the_end_of_a_script(daemon, tmp_path):
+    done = run(tmp_path, """
+        trainyard.report(1, loss=1)
+        main = os.getpid()
+        if os.fork() == 0:
+            while os.getppid() == main: time.sleep(0.01)
+            os._exit(0)
+        helper = trainyard._report._channel.helper
+        wait = helper.wait
+        helper.wait = lambda limit: print(wait(50))
+    """)
+
+    assert done.stdout == "0\n", done.stderr
+    assert [step.step for report in daemon.received()[1] for step in report.steps] == [1]
+
+
 def test_wrong_values_are_refused_and_steps_that_do_not_increase_are_left_out(daemon, tmp_path):
     done = run(tmp_path, """
         for wrong in (lambda: trainyard.report(1.5), lambda: trainyard.report(True),
@@ -225,6 +241,7 @@ def test_the_evaluations_of_transformers_and_lightning_are_phases(daemon, tmp_pa
         from trainyard.integrations import lightning, transformers
         trainyard.report(1, loss=1)
         trainer, state = transformers.ReportProgress(), types.SimpleNamespace(global_step=1)
+        trainer.on_log(None, types.SimpleNamespace(global_step=0), None, logs={"eval_loss": 9.0})  # eval_on_start
         for _ in range(2):
             trainer.on_prediction_step(None, state, None)
             print(trainyard._report._channel.phase())

@@ -72,6 +72,9 @@ function ask(action, target, fixed) {
   back.addEventListener("click", () => dialog.close());
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    if (!/^[ -~]*$/.test(user.value.trim())) {
+      return setText(problem, "The name is sent in a header, so it may consist of printable ASCII characters only.");
+    }
     sessionStorage.setItem("user", user.value.trim());
     submit.disabled = true;
     setText(problem, "");

@@ -115,7 +115,7 @@ export function drawGoodput(svg, legend, goodput) {
 }
 
 // The generations of a job in order: {generation, begin, end, states: [{state, from, to}], reason}. `reason` is that of
-// the newest change of state.
+// the newest change of state. `until` is a time of the browser, whose clock may be behind that of the coordinator.
 export function generationsOf(events, until) {
   const generations = new Map();
   let last = null;
@@ -126,7 +126,7 @@ export function generationsOf(events, until) {
     if (!generations.has(id)) generations.set(id, {generation: id, begin: at, states: []});
     const entry = generations.get(id);
     if (last) last.to = at;
-    last = {state: stateOf(event.state), from: at, to: until};
+    last = {state: stateOf(event.state), from: at, to: Math.max(at, until)};
     entry.states.push(last);
     entry.reason = event.state.reason || "";
   }

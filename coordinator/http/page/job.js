@@ -82,7 +82,7 @@ export async function jobView(show, id, rank) {
   let curve = new Curve();
 
   const drawJob = oncePerFrame(() => {
-    if (!job) return;
+    if (!job || !title.isConnected) return;  // another view may be shown by now
     const name = job.spec?.name || id;
     setText(title, plainLine(name));
     document.title = `${plainLine(name)} - Trainyard`;

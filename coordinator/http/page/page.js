@@ -8,6 +8,7 @@ import {eventsView, hostsView, jobsView} from "./lists.js";
 import {EventStream, read, Refused, token} from "./stream.js";
 
 const RETRY_MS = 2000;
+const TOTALS_MS = 30000;
 let view = null;    // what is shown
 let stream = null;  // of the view
 let serial = 0;     // grows with each change of the view, so that late answers are dropped
@@ -90,7 +91,6 @@ function show(next) {
 
 async function route() {
   const [, name, id, part, rank] = location.hash.split("/");
-  if (location.hash === "#content") return;
   if (name === "jobs" && /^[a-z0-9]{1,64}$/i.test(id || "")) {
     const wanted = part === "output" && /^[0-9]{1,6}$/.test(rank || "") ? Number(rank) : undefined;
     if (shownJob?.id === id && wanted !== undefined) return shownJob.logs.show(wanted);
@@ -103,10 +103,20 @@ async function route() {
   else jobsView(show);
 }
 
+// The address stays that of the view, which it names after a reload.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("content").focus();
+});
 byId("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem("token", byId("token").value.trim());
+  const text = byId("token").value.trim();
   byId("token").value = "";
+  // A header cannot hold other characters, for example those that a chat program has inserted.
+  if (!/^[!-~]+$/.test(text)) {
+    return askForToken("A token consists of letters, digits and -._~+/= only; copy it from its file again.");
+  }
+  sessionStorage.setItem("token", text);
   updateAccess();
   serial += 1;
   follow(serial);
@@ -125,6 +135,10 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   keys[event.key]();
 });
+// The streams of the lists contain the totals, that of a job does not.
+setInterval(() => {
+  if (shownJob && !document.hidden && byId("login").hidden) read("info").then(showInfo, () => {});
+}, TOTALS_MS);
 window.addEventListener("hashchange", route);
 route();
 updateAccess();

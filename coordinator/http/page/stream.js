@@ -5,7 +5,7 @@
 const SILENCE_MS = 15000;      // the coordinator sends a comment every 5 s
 const WAIT_MS = [500, 5000];   // the first and the longest wait between attempts to connect again
 
-const OUT_OF_RANGE = 11;       // a code of google.rpc.Code
+const [NOT_FOUND, OUT_OF_RANGE] = [5, 11];  // codes of google.rpc.Code
 
 // The call had no token, or the wrong one.
 export class Refused extends Error {}
@@ -161,7 +161,13 @@ export class EventStream {
     if (data.length === 0 || this.closed) return;
     this.attempts = 0;
     if (id !== null) this.lastId = id;
-    this.events[name]?.(JSON.parse(data.join("\n")));
+    const content = JSON.parse(data.join("\n"));
+    // A busy coordinator may begin the stream before it knows that it cannot continue it.
+    if (name === "end" && [NOT_FOUND, OUT_OF_RANGE].includes(content.code)) {
+      this.close();
+      return this.onLost(Object.assign(new Error(content.message), {code: content.code}));
+    }
+    this.events[name]?.(content);
   }
 }
 

@@ -117,5 +117,21 @@ TEST(JobJson, HasStateAndGenerationAtItsTopLevel) {
   EXPECT_EQ(json["ranks"][0]["host"], "h1");
 }
 
+TEST(JobJson, HasNullsForASpecThatViewersDoNotSee) {
+  v1::Job job;
+  job.mutable_spec()->set_name("tiny");
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+  job.add_ranks();
+
+  const auto hidden = nlohmann::json::parse(JobJson(job));
+  job.mutable_spec()->mutable_train()->set_steps(10);
+  const auto shown = nlohmann::json::parse(JobJson(job));
+
+  EXPECT_TRUE(hidden["namespace"].is_null() && hidden["steps"].is_null() && hidden["ranks"][0]["stage"].is_null());
+  EXPECT_EQ(shown["namespace"], "default");
+  EXPECT_EQ(shown["steps"], 10);
+  EXPECT_EQ(shown["ranks"][0]["stage"], 0);
+}
+
 }  // namespace
 }  // namespace trainyard::client

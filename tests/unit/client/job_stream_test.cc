@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/job_calls.h"
+#include "common/api_version.h"
+#include "common/clock.h"
 #include "common/tokens.h"
 #include "tests/unit/client/events.h"
 #include "tests/unit/temporary_folder.h"
@@ -24,7 +26,8 @@ class FakeCoordinator final : public v1::JobService::Service {
   struct Act {
     std::vector<v1::Event> events;
     grpc::Status status;
-    bool hang = false;  // the call waits until the caller cancels it
+    bool hang = false;                             // the call waits until the caller cancels it
+    absl::Duration served = absl::ZeroDuration();  // the call sends its metadata, and ends after this time
   };
 
   explicit FakeCoordinator(std::deque<Act> acts) : acts_(std::move(acts)) {
@@ -78,6 +81,12 @@ class FakeCoordinator final : public v1::JobService::Service {
         EXPECT_EQ(WriteToken(token_folder_, address(), "0123456789abcdef"), absl::OkStatus());
       }
     }
+    if (act.served > absl::ZeroDuration()) {
+      context->AddInitialMetadata(kServerHeader, "a coordinator");
+      writer->SendInitialMetadata();
+    }
+    const absl::Time end = Clock::GetSteadyClock().TimeNow() + act.served;
+    while (Clock::GetSteadyClock().TimeNow() < end) std::this_thread::yield();
     for (const v1::Event& event : act.events) writer->Write(event);
     // Waits until the test cancels the call.
     while (act.hang && !context->IsCancelled()) std::this_thread::yield();
@@ -261,6 +270,16 @@ TEST(JobStream, CoordinatorThatDoesNotAnswer_EndsTheStreamAtTheTimeLimit) {
 
   EXPECT_EQ(followed.end.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(followed.end.status().message().find(coordinator.address()), absl::string_view::npos);
+}
+
+TEST(JobStream, CoordinatorThatServedAJobWithoutEvents_HasAnswered) {
+  FakeCoordinator coordinator({{.events = {}, .status = kGoingDown},
+                               {.events = {}, .status = kGoingDown, .served = absl::Milliseconds(60)},
+                               {.events = {StateEvent(1, v1::JOB_STATE_SUCCEEDED)}, .status = grpc::Status::OK}});
+  RetryOptions options = kFast;
+  options.give_up_after = absl::Milliseconds(40);
+
+  EXPECT_TRUE(Follow(coordinator, options).end.ok()) << "the time without an answer began anew";
 }
 
 TEST(JobStream, Stop_EndsAWaitingWatch) {

@@ -89,6 +89,18 @@ TEST(TextProgress, WhoSubmittedAJob_IsShownOnlyIfTheDaemonsServeOthers) {
   EXPECT_EQ(shared.text(), "submit requested by the operator at 127.0.0.1:5012\n");
 }
 
+TEST(TextProgress, ViewersSeeNoSpec) {
+  MemoryStream out;
+  v1::Job job;
+  job.set_job_id("k3x7q2ab");
+  job.mutable_spec()->set_name("tiny");
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+
+  NewTextProgress(out.stream(), {}, /*own_daemons=*/false)->Start(job, {});
+
+  EXPECT_EQ(out.text(), "job k3x7q2ab (tiny): 2 ranks\n");
+}
+
 TEST(TextProgress, OnATerminal_StepsShareOneLine) {
   MemoryStream out;
   auto progress =

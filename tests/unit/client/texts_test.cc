@@ -229,6 +229,23 @@ TEST(StatusText, ShowsTheJobAndEveryRank) {
             "1     h1    train  0.0 s  39         -        -       0.2 s       101  -\n");
 }
 
+TEST(StatusText, LeavesOutWhatViewersDoNotSee) {
+  v1::Job job = SampleJob();
+  job.set_priority(50);
+  job.clear_ranks();
+  job.clear_decisions();
+  job.clear_spec();
+  job.mutable_spec()->set_name("tiny");
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+
+  EXPECT_EQ(StatusText(job),
+            "job k3x7q2ab (tiny): RUNNING\n"
+            "  all 2 ranks are ready\n"
+            "  step        40, loss 3.2500\n"
+            "  priority    50\n"
+            "  generation  2, restarts 1\n");
+}
+
 v1::JobSpec DividedSpec(uint32_t ranks, uint32_t stages, uint32_t tensor) {
   v1::JobSpec spec;
   v1::Train& train = *spec.mutable_train();

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import string
+import time
 import warnings
 
 from trainyard import _dial, errors, schema
@@ -56,6 +57,12 @@ def stream(channel, name, fields, metadata, timeout=None):
     begin = channel.unary_stream(path, request_serializer=request.SerializeToString,
                                  response_deserializer=response.FromString)
     return begin(request(**fields), timeout=timeout, metadata=metadata)
+
+
+def served_s(initial_metadata, began):
+    """For how long a coordinator has served a stream that began at this time. It sends its metadata at once, before
+    the first message."""
+    return time.monotonic() - began if "trainyard-server" in dict(initial_metadata or ()) else 0.0
 
 
 def retry_wait_s(wait_s, error):
@@ -130,6 +137,10 @@ class Calls:
 
     def list(self, page_size=0, page_token="", states=()):
         """One page of jobs, newest first. `states`: names such as "RUNNING"."""
+        known = schema.STATES[1:]  # without UNSPECIFIED
+        for state in states:
+            if state not in known:
+                raise errors.InvalidArgumentError(f"states: expected a list of {', '.join(known)}; found {state!r}")
         numbers = [schema.STATES.index(state) for state in states]
         return self._unary("List", {"page_size": page_size, "page_token": page_token, "states": numbers}, retry=True)
 

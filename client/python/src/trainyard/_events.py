@@ -87,8 +87,11 @@ class Retry:
         wait, self._wait_s = self._wait_s, min(2 * self._wait_s, BACKOFF_MAX_S)
         return wait
 
-    def failed(self):
-        """How long to wait after a call without an answer; None once no call was answered for `give_up_s`."""
+    def failed(self, served_s=0.0):
+        """How long to wait after a call without an answer; None once no call was answered for `give_up_s`. A stream
+        that the coordinator served for a while (`served_s`) was answered, because a job may have no events for days."""
+        if served_s > BACKOFF_MAX_S:
+            self.answered()
         now = self._clock()
         if self._since is None:
             self._since = now

@@ -22,6 +22,7 @@ BACKOFF_MAX_S = 1.0
 REFUSED_MAX = 30
 REPORTS_PER_MESSAGE = 256
 CHECKPOINTS_KEPT = 20  # as many as the coordinator records
+END = b"end\n"  # the last line
 
 
 class Reports:
@@ -83,7 +84,7 @@ class Helper:
         try:
             line = self.lines.get(timeout=wait_s)
             while True:
-                if line is None:
+                if line is None or line == END:
                     self.ended = True
                 else:
                     self.reports.add(line)

@@ -132,6 +132,9 @@ class _Channel:
     def _end(self):
         if not self.is_open():
             return
+        with contextlib.suppress(OSError):  # the pipe is full, or the helper has ended
+            # A forked process that lives on, such as the worker of a DataLoader, keeps the pipe open.
+            os.write(self.helper.stdin.fileno(), b"end\n")
         self.helper.stdin.close()
         try:
             self.helper.wait(_END_WAIT_SAVED_S if self.last_saved else _END_WAIT_S)

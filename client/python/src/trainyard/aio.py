@@ -1,6 +1,7 @@
 """The client for asyncio: the calls of trainyard.Client as coroutines, `watch` and `logs` as asynchronous iterators."""
 
 import asyncio
+import time
 import weakref
 
 import grpc
@@ -85,13 +86,15 @@ class AsyncClient(_calls.Calls):
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
     async def _stream(self, name, fields, timeout=None):
-        metadata, channel = self._metadata(), self._open()
+        metadata, channel, began = self._metadata(), self._open(), time.monotonic()
         call = _calls.stream(channel, name, fields, metadata, timeout)
         try:
             async for message in call:
                 yield message
         except grpc.RpcError as error:
-            raise self._convert(error, metadata, channel) from None
+            converted = self._convert(error, metadata, channel)
+            converted.served_s = _calls.served_s(await call.initial_metadata(), began)
+            raise converted from None
         finally:
             call.cancel()
 
@@ -123,7 +126,7 @@ class AsyncClient(_calls.Calls):
                         continue
                     await self.get(job_id)
                     return
-                wait_s = retries.failed()
+                wait_s = retries.failed(error.served_s)
                 if wait_s is None:
                     raise
                 wait_s = _calls.retry_wait_s(wait_s, error)

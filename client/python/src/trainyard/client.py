@@ -103,12 +103,14 @@ class Client(_calls.Calls):
         return self._pages(self.list_events, "events", job_id=job_id, after_sequence=after_sequence, limit=limit)
 
     def _stream(self, name, fields, timeout=None):
-        metadata, channel = self._metadata(), self._open()
+        metadata, channel, began = self._metadata(), self._open(), time.monotonic()
         call = _calls.stream(channel, name, fields, metadata, timeout)
         try:
             yield from call
         except grpc.RpcError as error:
-            raise self._convert(error, metadata, channel) from None
+            converted = self._convert(error, metadata, channel)
+            converted.served_s = _calls.served_s(call.initial_metadata(), began)
+            raise converted from None
         finally:
             call.cancel()
 
@@ -144,7 +146,7 @@ class Client(_calls.Calls):
                         continue
                     self.get(job_id)  # raises an error if no coordinator answers
                     return
-                wait_s = retries.failed()
+                wait_s = retries.failed(error.served_s)
                 if wait_s is None:
                     raise
                 wait_s = _calls.retry_wait_s(wait_s, error)

@@ -12,6 +12,7 @@ class TrainyardError(Exception):
     resource       (kind, name) of what was not found, or None
     retry_after_s  the same call, unchanged, can succeed after this time; None: the coordinator named no time
     job_id         of a Submit that was not answered: the id of the job, which may have been submitted; or ""
+    served_s       of a stream: for how long the coordinator had served it when it failed
     """
 
     code = "UNKNOWN"
@@ -25,6 +26,7 @@ class TrainyardError(Exception):
         self.resource = None
         self.retry_after_s = None
         self.job_id = ""
+        self.served_s = 0.0
 
 
 def _make(code, meaning):

@@ -5,10 +5,10 @@ the job runs or after it has ended.
         to_wandb(client.job("small"), mode="offline", dir="wandb-runs")
         to_mlflow(client.job("small"), tracking_uri="sqlite:///mlflow.db")
 
-Both return the last state of the job when it has ended. The values of `command.env` are left out, because they may be
-passwords and tokens. If the copying fails, the run is marked as failed, and the job is not affected. A cancelled job is
-KILLED in MLflow; W&B has no such state for finished runs: there, the run is marked as failed, and its summary has the
-state of the job.
+Both return the last state of the job when it has ended. The values of `command.env` and `on_end.webhook` are left out,
+because they may contain passwords and tokens. If the copying fails, the run is marked as failed, and the job is not
+affected. A cancelled job is KILLED in MLflow; W&B has no such state for finished runs: there, the run is marked as
+failed, and its summary has the state of the job.
 """
 
 from google.protobuf import json_format
@@ -32,7 +32,8 @@ def _configuration(spec):
             flat[prefix] = value
 
     visit("", json_format.MessageToDict(spec, preserving_proto_field_name=True))
-    flat.pop("command.env", None)
+    for secret in ("command.env", "on_end.webhook"):
+        flat.pop(secret, None)
     return flat
 
 

@@ -63,7 +63,7 @@ class ReportProgress(TrainerCallback):
         logs = logs or {}
         if "loss" in logs:
             report(state.global_step, loss=logs["loss"], lr=logs.get("learning_rate"), grad_norm=logs.get("grad_norm"))
-        if "eval_loss" in logs:
+        if "eval_loss" in logs and state.global_step > 0:  # eval_on_start evaluates before the first step
             report_eval(state.global_step, logs["eval_loss"], seconds=logs.get("eval_runtime", 0.0))
 
     def on_prediction_step(self, args, state, control, **kwargs):
