@@ -126,11 +126,20 @@ struct Candidate {
   std::optional<ManifestEvaluation> evaluation;
 };
 
-absl::StatusOr<std::vector<Candidate>> CandidatesOf(const std::vector<StepFolder>& folders) {
+// `unread` receives the indexes of the folders whose manifests cannot be read. Fails only if such a folder is newer
+// than the newest one that was evaluated, whose data decide which losses are compared. Null: fails for each such one.
+absl::StatusOr<std::vector<Candidate>> CandidatesOf(const std::vector<StepFolder>& folders, std::set<size_t>* unread) {
   std::vector<Candidate> candidates;
+  bool found_evaluated = false;
   for (size_t i = 0; i < folders.size(); ++i) {
-    ASSIGN_OR_RETURN(std::optional<Manifest> manifest, FiniteManifest(folders[i].path));
+    absl::StatusOr<std::optional<Manifest>> read = FiniteManifest(folders[i].path);
+    if (!read.ok() && unread != nullptr && found_evaluated) {
+      unread->insert(i);
+      continue;
+    }
+    ASSIGN_OR_RETURN(std::optional<Manifest> manifest, std::move(read));
     if (!manifest.has_value() || manifest->step != folders[i].step) continue;
+    found_evaluated = found_evaluated || (manifest->evaluation.has_value() && manifest->evaluation->loss.has_value());
     candidates.push_back({.folder = i,
                           .step = manifest->step,
                           .job_id = std::move(manifest->job_id),
@@ -149,9 +158,10 @@ bool IsAbandoned(const Candidate& candidate, const std::vector<Candidate>& all) 
 }
 
 // Returns the index of the best of these checkpoints, which are sorted from the newest to the oldest. Only losses on
-// the data of the newest evaluated checkpoint are compared.
-absl::StatusOr<std::optional<size_t>> BestOf(const std::vector<StepFolder>& folders) {
-  ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, CandidatesOf(folders));
+// the data of the newest evaluated checkpoint are compared. `unread`: as in CandidatesOf.
+absl::StatusOr<std::optional<size_t>> BestOf(const std::vector<StepFolder>& folders,
+                                             std::set<size_t>* unread = nullptr) {
+  ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, CandidatesOf(folders, unread));
   const ManifestEvaluation* newest = nullptr;
   std::optional<size_t> best;
   double lowest = 0;
@@ -227,13 +237,14 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > newest_step; });
   // Without keep_best only the newest manifests are read.
   std::optional<size_t> best;
+  std::set<size_t> unread;  // each may be the best, so it is retained
   if (retention.keep_best) {
-    ASSIGN_OR_RETURN(best, BestOf(folders));
+    ASSIGN_OR_RETURN(best, BestOf(folders, &unread));
   }
   bool found_finite = false;
   for (size_t i = 0; i < folders.size(); ++i) {
     const bool is_retained = i < retention.keep || retention.IsMilestone(folders[i].step) ||
-                             protected_steps.contains(folders[i].step) || best == i;
+                             protected_steps.contains(folders[i].step) || best == i || unread.contains(i);
     // The newest checkpoint with finite values is always retained. It is usually the first, whose manifest is then the
     // only one that is read.
     if (!found_finite) {

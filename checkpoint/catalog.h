@@ -107,8 +107,8 @@ struct Retention {
 
 // Removes the checkpoints up to `newest_step` that need not be retained. Returns their steps. Calls `may_remove`, if it
 // is not null, right before each removal, because removals may take minutes, in which a later generation may claim the
-// folder; an error of `may_remove` ends the call. So does a manifest that cannot be read, because it may be that of a
-// checkpoint to retain.
+// folder; an error of `may_remove` ends the call. A checkpoint whose manifest cannot be read is retained if it may be
+// the best; the call fails if the manifest is needed to find out which one is.
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t newest_step,
                                                        const Retention& retention,
                                                        const std::set<uint64_t>& protected_steps,

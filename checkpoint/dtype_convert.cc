@@ -148,10 +148,12 @@ absl::Status CheckNoOverflow(absl::string_view tensor, absl::string_view exact, 
     const double value = LoadAs(exact.data() + i * from_bytes, from);
     if (!std::isfinite(value)) continue;  // the weights contained it before
     const bool is_f16 = to == "F16";
+    // Exact values of a merged weight are F64, which is not the type in which the weight is stored.
+    const std::string keep = from == "F64" ? "" : absl::StrCat(", or keep their type ", from);
     return absl::InvalidArgumentError(absl::StrCat(tensor, " has the value ", value, ", which the type ", to,
                                                    " cannot store", is_f16 ? " (its largest value is 65504)" : "",
                                                    "; choose ", is_f16 ? "bf16 or fp32" : "a type with a larger range",
-                                                   " for the weights, or keep their type ", from));
+                                                   " for the weights", keep));
   }
   return absl::OkStatus();
 }

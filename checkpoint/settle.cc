@@ -48,11 +48,16 @@ std::string WhyNotPublished(const std::string& partial, const std::string& name,
   const std::optional<PartialName> parsed = SaveOfPartialName(name);
   if (!parsed.has_value()) return "was being removed";
   verified = QuickVerifyCheckpoint(partial);
+  if (verified.ok() && verified->manifest.has_value()) {
+    std::string not_valid = WhyNotValid(*verified->manifest, verified->manifest_hash, options);
+    if (!not_valid.empty()) {
+      verified->problems.clear();  // whether its files can be read does not matter
+      return not_valid;
+    }
+  }
   if (!IsUndamaged(verified, parsed->step) || verified->manifest->generation != parsed->generation) {
     return "was left by an interrupted save";
   }
-  std::string reason = WhyNotValid(*verified->manifest, verified->manifest_hash, options);
-  if (!reason.empty()) return reason;
   // The hashes are verified last, because the cheaper checks above reject most partials.
   verified = VerifyCheckpoint(partial, {});
   if (IsUndamaged(verified, parsed->step)) return "";

@@ -21,18 +21,18 @@ constexpr size_t kPage = 1000;
 void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout)); }
 
 // Makes a unary call, at most kTries times until it is answered. Every request can be repeated; with expected_version,
-// a repeated request fails if the first one took effect although its answer was lost. Sets `tries` to the number of
-// calls that were made.
+// a repeated request fails if the first one took effect although its answer was lost. Sets `sent` to the number of
+// requests that were sent.
 template <typename Request, typename Response, typename Method>
-absl::StatusOr<Response> Call(Connection& connection, const Request& request, Method method, int* tries = nullptr) {
+absl::StatusOr<Response> Call(Connection& connection, const Request& request, Method method, int* sent = nullptr) {
   absl::Duration pause = limits::kReconnectMin;
   for (int i = 1;; ++i) {
-    if (tries != nullptr) *tries = i;
     grpc::ClientContext context;
     SetDeadline(context);
     Response response;
     absl::StatusOr<Connection::Stub> stub = connection.Begin(context);
     absl::Status status = stub.status();
+    if (stub.ok() && sent != nullptr) ++*sent;
     if (stub.ok()) status = connection.ToStatus(((**stub).*method)(&context, request, &response), context);
     if (status.ok()) return response;
     if (!absl::IsUnavailable(status) || i == kTries) return status;
@@ -102,11 +102,11 @@ absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection) {
 }
 
 absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHostRequest& request) {
-  int tries = 0;
+  int sent = 0;
   absl::StatusOr<v1::HostStatus> host =
-      Call<v1::SetHostRequest, v1::HostStatus>(connection, request, &v1::JobService::StubInterface::SetHost, &tries);
+      Call<v1::SetHostRequest, v1::HostStatus>(connection, request, &v1::JobService::StubInterface::SetHost, &sent);
   const bool forgets = request.action() == v1::SetHostRequest::ACTION_FORGET;
-  if (!forgets || tries == 1 || !absl::IsNotFound(host.status())) return host;
+  if (!forgets || sent <= 1 || !absl::IsNotFound(host.status())) return host;
   // An earlier try has removed the host, but its answer was lost.
   v1::HostStatus forgotten;
   forgotten.set_name(request.name());

@@ -75,7 +75,7 @@ std::string JoinPath(absl::string_view folder, absl::string_view name);
 class FileLock {
  public:
   // Retries until `wait` has passed. Possible errors: Unavailable: another process holds the lock (the message names
-  // the process if the file contains its pid).
+  // the process and its host if the file contains them).
   static absl::StatusOr<std::unique_ptr<FileLock>> Acquire(const std::string& path, absl::Duration wait,
                                                            mode_t mode = kPrivateFileMode);
   // Acquires the lock even if another process holds it, by replacing the file with a new one. The holder does not

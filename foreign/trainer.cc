@@ -95,6 +95,7 @@ void SetTrainerDefaults(Translation* t) {
 void SetScalerDefaults(Translation* t, const Value& from) {
   constexpr char kType[] = "train.precision.type";
   if (t->FileValueOf(kType) != "fp16" || t->ValueOf(kType) != "fp16") return;
+  if (t->ValueOf("train.loss_scale.static") == "true") return;  // the scale never changes
   constexpr char kWhy[] = "the default of PyTorch's GradScaler";
   t->SetDefault(from, "train.loss_scale.window", "2000", kWhy);
   t->SetDefault(from, "train.loss_scale.hysteresis", "1", kWhy);

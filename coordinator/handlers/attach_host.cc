@@ -259,12 +259,12 @@ void EndMixedGroups(Turn& turn, const Host& host) {
     });
     const Host* other = starts_ranks ? HostOfOtherVersion(turn.state, job, host) : nullptr;
     if (other == nullptr) continue;
-    EndGroup(turn, job, v1::JobRecord::ENDING_RESTART,
-             absl::StrCat("host ", host.name.value(), " came back with version ",
-                          host.inventory.version().substr(0, kVersionBytes), " of Trainyard, and host ",
-                          other->name.value(), " has version ", other->inventory.version().substr(0, kVersionBytes),
-                          "; the group is formed again on hosts of one version"),
-             /*now=*/true, DecisionRule::kPlacement);
+    EndGroup(
+        turn, job, v1::JobRecord::ENDING_RESTART,
+        absl::StrCat("host ", host.name.value(), " came back with ", VersionName(host.inventory.version()),
+                     " of Trainyard, and host ", other->name.value(), " has ", VersionName(other->inventory.version()),
+                     "; the group is formed again on hosts of one version"),
+        /*now=*/true, DecisionRule::kPlacement);
   }
 }
 

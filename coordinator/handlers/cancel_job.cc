@@ -80,7 +80,8 @@ absl::Status CancelWhenSaved(Turn& turn, Job& job, const std::string& reason) {
 // REQUIRES: the job has not ended.
 absl::Status CancelWithSave(Turn& turn, Job& job, const std::string& reason) {
   // A repeated request finds the job being cancelled and changes nothing.
-  const bool is_cancelled = job.record.cancelled() || job.record.ending() == v1::JobRecord::ENDING_CANCEL;
+  const bool is_cancelled = job.record.ending() == v1::JobRecord::ENDING_CANCEL ||
+                            (job.record.cancelled() && job.head().spec().has_command());
   if (job.state() == v1::JOB_STATE_STOPPING && is_cancelled) return absl::OkStatus();
   if (job.head().spec().has_command()) return CancelWhenSaved(turn, job, reason);
   const bool is_training =

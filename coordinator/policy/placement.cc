@@ -21,10 +21,6 @@ constexpr size_t kMaxVersionBytes = 64;  // a sentence has no more of a version
 
 std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }
 
-std::string VersionName(const std::string& version) {
-  return version.empty() ? "an unknown version" : absl::StrCat("version ", version.substr(0, kMaxVersionBytes));
-}
-
 // The parts of a version as they are compared: "0.9.2" is older than "0.10.0".
 std::vector<std::pair<uint64_t, std::string>> PartsOfVersion(const std::string& version) {
   std::vector<std::pair<uint64_t, std::string>> parts;
@@ -206,6 +202,10 @@ PlacementDecision PlaceOnOneVersion(const PlacementFacts& facts, const std::vect
 }
 
 }  // namespace
+
+std::string VersionName(const std::string& version) {
+  return version.empty() ? "an unknown version" : absl::StrCat("version ", version.substr(0, kMaxVersionBytes));
+}
 
 uint64_t CountRanks(const RanksByHost& ranks) {
   uint64_t sum = 0;

@@ -84,6 +84,9 @@ PlacementDecision DecidePlacement(const PlacementFacts& facts);
 // The number of ranks that DecidePlacement would place now; 0: the job would wait.
 uint32_t RanksThatFit(const PlacementFacts& facts);
 
+// How sentences name the version of a host: "version 0.1.0".
+std::string VersionName(const std::string& version);
+
 // If the job needs one version and the usable hosts have several: the facts with each of them as `version`, the newest
 // version first. Otherwise none.
 std::vector<PlacementFacts> OfEachVersion(const PlacementFacts& facts);

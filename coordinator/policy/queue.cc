@@ -269,12 +269,12 @@ class Pass {
   // The hosts that the job may use; if it needs one version, only those of versions on whose hosts it could be placed.
   static std::vector<bool> HostsFor(const Hosts& hosts, const PlacementFacts& wanted) {
     std::vector<PlacementFacts> versions = OfEachVersion(On(hosts, wanted));
+    const bool is_divided = !versions.empty();
     std::erase_if(versions, [](const PlacementFacts& one) { return !CouldFit(one); });
     std::vector<bool> suits;
     for (const HostSlots& host : hosts) {
-      const bool has_version = versions.empty() || std::any_of(versions.begin(), versions.end(), [&](const auto& one) {
-                                 return one.version == host.version;
-                               });
+      const bool has_version = !is_divided || std::any_of(versions.begin(), versions.end(),
+                                                          [&](const auto& one) { return one.version == host.version; });
       suits.push_back(has_version && ReasonAgainstHost(wanted, host).empty());
     }
     return suits;

@@ -49,7 +49,7 @@ class StreamQuota {
     }
     if (counts_->all >= largest_.all) {
       return TooMany(
-          absl::StrCat(counts_->all, " streams of Watch and Logs are open, and the coordinator serves no ", "more"));
+          absl::StrCat(counts_->all, " streams of Watch and Logs are open, and the coordinator serves no more"));
     }
     ++counts_->all;
     ++counts_->by_address[address];

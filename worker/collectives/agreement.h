@@ -28,7 +28,7 @@ struct AgreementTerms {
   double saves_failed = 0;  // 1 if that part failed
   // Values of rank 0; other ranks: 0.
   double give_up = 0;         // 1 if the save has taken too long
-  double save_request = 0;    // the number of saves requested
+  double save_request = 0;    // the number of the newest request to save
   double commits_failed = 0;  // the number of failed commits
 
   double model_wait_s = 0;  // the time for which this rank waited for ranks with other parts of the model

@@ -81,7 +81,7 @@ class Communicator {
   virtual std::unique_ptr<Collective> Barrier() = 0;
   // Like Barrier, but blocks until every rank has called it, and names missing ranks. Additional error:
   // DeadlineExceeded after `limit`. On rank 0, the message names the ranks that did not arrive; on the others, it names
-  // rank 0, which did not release them.
+  // rank 0, which did not release them. A rank that arrives late may get Unavailable, when rank 0 has given up.
   virtual absl::Status MonitoredBarrier(absl::Duration limit) = 0;
 
   // Ends every current and future operation with Aborted: a waiting thread returns within 200 ms, whatever its peers

@@ -41,7 +41,7 @@ constexpr int64_t kListenerBytes = kAddressBytes + 4;
 // Returns DeadlineExceeded if ranks are missing, which only LibTorch's message shows. If ranks 1 and 3 are missing, the
 // message on rank 0 is "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms". On rank 2 it is "Rank 2 successfully
 // reached monitoredBarrier, but received errors while waiting" for rank 0. The messages are the same if a connection
-// broke; then the wait has ended before the limit.
+// broke, or if rank 0 had given up before a rank arrived; then the wait has ended before the limit.
 absl::Status StatusFromMonitoredBarrier(const std::exception& error, absl::Duration waited, absl::Duration limit) {
   absl::Status status = StatusFromException(error);
   const bool is_missing_ranks = absl::StrContains(status.message(), "failed to pass") ||

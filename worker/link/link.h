@@ -197,7 +197,8 @@ class Link : public KeyValueStore {
   // errors: FailedPrecondition if the grant is refused, with the reason; DeadlineExceeded if there is no answer yet
   // (the coordinator may be away); Aborted if the generation ended without an answer.
   virtual absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) = 0;
-  // The number of saves requested so far in this generation: each increase requests a save. Only rank 0 uses it.
+  // The number of the newest request to save in this generation; 0: none. Each increase requests a save. Only rank 0
+  // uses it.
   virtual uint64_t save_requests() const = 0;
 
   // Calls `callback` once, from a thread of the link, with the reason, when the generation ends; immediately if it has

@@ -15,7 +15,7 @@ namespace trainyard {
 namespace {
 
 // The limit for a put, which waits until the coordinator has the value. The members of a group wait as long for each
-// other (GroupOptions::timeout), and a coordinator that is away meanwhile ends no rank.
+// other (GroupOptions::timeout), so a coordinator that is away for less time ends no rank.
 constexpr absl::Duration kPutLimit = absl::Minutes(30);
 // A long wait is requested in slices, so that the link notices when the daemon was replaced.
 constexpr absl::Duration kGetSlice = absl::Seconds(10);

@@ -17,9 +17,9 @@ namespace {
 constexpr absl::Duration kCompletionWait = absl::Hours(12);
 // How long a complete checkpoint waits for the coordinator's grant.
 constexpr absl::Duration kGrantWait = absl::Minutes(10);
-// How long a rank that must leave still waits for its saves to be complete: an incomplete one is lost. At most the
-// shortest grace of a stop.
-constexpr absl::Duration kLeavingCompletionWait = absl::Seconds(10);
+// How long a rank that must leave still waits for its saves to be complete: an incomplete one is lost. With the wait
+// below and the last reports, this is less than limits::kStopGrace, after which the rank is killed.
+constexpr absl::Duration kLeavingCompletionWait = absl::Seconds(5);
 // How long it waits after that for a checkpoint to be named, which the next generation can do as well.
 constexpr absl::Duration kLeavingWait = absl::Seconds(3);
 // How long naming checkpoints without a grant, and removing old ones, may take.
@@ -60,8 +60,7 @@ void Saver::Finish(const std::function<bool()>& leaves) {
   NamingLimit limit(deps_.clock, *commits_);
   while (!commits_->Drain(kSlice)) {
     if (leaves()) {
-      commits_->AwaitTasks(kLeavingCompletionWait);
-      commits_->Drain(kLeavingWait);
+      if (commits_->AwaitTasks(kLeavingCompletionWait)) commits_->Drain(kLeavingWait);
       break;
     }
     if (!limit.IsReached()) continue;

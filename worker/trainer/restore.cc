@@ -123,12 +123,14 @@ std::optional<AnnouncedCheckpoint> CheckpointOf(const Announcement& announcement
       .manifest_hash = std::string(announcement.manifest_hash, sizeof announcement.manifest_hash)};
 }
 
-// A host whose trainer is of an earlier version than a checkpoint, or that fails to read it, cannot resume from it. A
-// job that has recorded a checkpoint waits for a host that can. Any other job is refused because of the version, and
-// tried on other hosts because of a failed read (ReportFailure).
+// A host that fails to read a checkpoint, or whose trainer is of an earlier version, cannot resume from it. The job
+// waits for a host that can; the failure may also pass. A job that has recorded no checkpoint is refused because of a
+// version, or of a permission that it lacks.
 absl::Status MayResumeElsewhere(const StartOrder& order, absl::Status status) {
-  const bool depends_on_host = absl::IsUnimplemented(status) || IsFailedRead(status);
-  return depends_on_host && order.restart_step.has_value() ? CheckpointMissing(std::move(status)) : status;
+  const bool has_recorded = order.restart_step.has_value();
+  const bool depends_on_host = IsFailedRead(status) ? has_recorded || !absl::IsPermissionDenied(status)
+                                                    : has_recorded && absl::IsUnimplemented(status);
+  return depends_on_host ? CheckpointMissing(std::move(status)) : status;
 }
 template <typename T>
 absl::StatusOr<T> MayResumeElsewhere(const StartOrder& order, absl::StatusOr<T> found) {

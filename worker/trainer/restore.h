@@ -50,9 +50,10 @@ struct LockedFolder {
 // FailedPrecondition if the folder is not empty and the job does not resume, if it must resume and there is no
 // checkpoint (unless a fresh start is allowed), or if the checkpoint is beyond the job's last step; DataLoss if there
 // are checkpoints but none can be trusted; NotFound (IsCheckpointMissing) if neither the requested checkpoint nor any
-// other exists; Unimplemented if a later version of the program wrote the newest one, and a failed read
-// (checkpoint/read_error.h); IsCheckpointMissing holds for these two if the job has recorded a checkpoint. Resumes from
-// checkpoints of another job only if the user requested that.
+// other exists; Unimplemented if a later version of the program wrote the newest one (IsCheckpointMissing holds for it
+// if the job has recorded a checkpoint), and a failed read (checkpoint/read_error.h; IsCheckpointMissing holds for it,
+// except for a lack of permission if no checkpoint is recorded). Resumes from checkpoints of another job only if the
+// user requested that.
 // Settles partial folders first, but removes nothing before the job has claimed the folder.
 absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const LockedFolder& folder,
                                                 FileSystem& file_system);

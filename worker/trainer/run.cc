@@ -2,7 +2,6 @@
 #include "models/model_description.h"
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/read_error.h"
 #include "common/status_macros.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/device.h"
@@ -84,8 +83,8 @@ TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link,
     link.ReportFact(RefusedFact{.message = std::string(status.message()), .later_generation = later});
     return kExitAborted;
   }
-  // Nothing is refused: the job can run on a host whose GPUs work, or that can read the checkpoint.
-  if (IsGpuMissing(status) || IsFailedRead(status)) return kExitCannotRun;
+  // Nothing is refused: the job can run on a host whose GPUs work.
+  if (IsGpuMissing(status)) return kExitCannotRun;
   // The exit code depends on who must act: a peer or the group, this process, or the author of the job.
   switch (status.code()) {
     case absl::StatusCode::kAborted:

@@ -103,8 +103,17 @@ class LockWait {
   absl::StatusOr<std::unique_ptr<FileLock>> Acquire(std::optional<JobGeneration>& fence) {
     while (true) {
       absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(path_, absl::ZeroDuration());
-      ASSIGN_OR_RETURN(fence, ReadFence(options_.folder));
-      ASSIGN_OR_RETURN(const std::optional<JobGeneration> claim, ReadOwner(JoinPath(options_.folder, kClaimName)));
+      const absl::StatusOr<std::optional<JobGeneration>> read_fence = ReadFence(options_.folder);
+      const absl::StatusOr<std::optional<JobGeneration>> read_claim = ReadOwner(JoinPath(options_.folder, kClaimName));
+      if (!read_fence.ok() || !read_claim.ok()) {
+        // On NFS, the file handle is stale right after another host has replaced the file.
+        if (SteadyNow() >= deadline_) return read_fence.ok() ? read_claim.status() : read_fence.status();
+        lock = absl::CancelledError();  // releases it while waiting
+        absl::SleepFor(kLockPoll);
+        continue;
+      }
+      fence = *read_fence;
+      const std::optional<JobGeneration>& claim = *read_claim;
       for (const auto& owner : {fence, claim}) {
         if (!IsOfThisJob(owner) || owner->generation <= options_.generation) continue;
         absl::Status fenced_off = FencedOff(options_, *owner);

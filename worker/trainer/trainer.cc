@@ -189,7 +189,8 @@ absl::Status Trainer::MakeStep() {
   }
   terms.notice = must_leave_() ? 1 : 0;
   saver_.AddTerms(terms);
-  // On a GPU, the host ran all of the above while the GPU was computing.
+  // On a GPU, the host ran all of the above while the GPU was computing. The time of the GPU contains its waits for
+  // gathers of parameters, which the host does not see.
   if (const auto device_s = AwaitLosses(terms); device_s.has_value())
     record.compute_s = std::max(0.0, *device_s - waited_s);
   RETURN_IF_ERROR(StartAgreement(terms));

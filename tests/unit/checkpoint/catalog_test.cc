@@ -247,10 +247,21 @@ TEST(CatalogTest, Prune_KeepBest_FollowsTheCheckpointsThatExist) {
   EXPECT_THAT(Steps(folder), ElementsAre(500, 100));
 }
 
-TEST(CatalogTest, Prune_KeepBest_RemovesNothing_IfTheManifestOfTheBestMayBeTheOneThatCannotBeRead) {
+TEST(CatalogTest, Prune_KeepBest_RetainsACheckpointWhoseManifestCannotBeRead_BecauseItMayBeTheBest) {
+  TemporaryFolder folder;
+  for (uint64_t step : {100, 200, 300, 400}) WriteStep(folder, step, 9.0 - static_cast<double>(step) / 100);
+  MakeUnreadable(folder / "step-00000100/manifest.json");
+
+  auto removed = PruneCheckpoints(folder.path(), 400, {.keep = 2, .keep_best = true}, {}, FileSystem::Real());
+
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_THAT(Steps(folder), ElementsAre(400, 300, 100));
+}
+
+TEST(CatalogTest, Prune_KeepBest_RemovesNothing_IfTheNewestManifestCannotBeRead) {
   TemporaryFolder folder;
   for (uint64_t step : {100, 200, 300}) WriteStep(folder, step, 2.0 + static_cast<double>(step));
-  MakeUnreadable(folder / "step-00000100/manifest.json");
+  MakeUnreadable(folder / "step-00000300/manifest.json");
 
   auto removed = PruneCheckpoints(folder.path(), 300, {.keep = 1, .keep_best = true}, {}, FileSystem::Real());
 

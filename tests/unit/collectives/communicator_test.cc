@@ -301,7 +301,9 @@ TEST(Gloo, MonitoredBarrier_NamesABrokenConnectionAsSuch) {
     absl::StatusOr<std::string> status = world.ResultOf(rank);
     ASSERT_TRUE(status.ok()) << status.status();
     EXPECT_TRUE(absl::StrContains(*status, "UNAVAILABLE")) << *status;
-    if (rank == 0) EXPECT_TRUE(absl::StrContains(*status, "a connection broke after ")) << *status;
+    if (rank == 0) {
+      EXPECT_TRUE(absl::StrContains(*status, "a connection broke after ")) << *status;
+    }
   }
 }
 

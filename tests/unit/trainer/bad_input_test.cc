@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/read_error.h"
 #include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/parallel/parallelize.h"
@@ -303,15 +302,6 @@ TEST_F(UnusableFolderTest, DoesNotRefuseTheJob_IfACheckpointIsRecorded) {
 
   ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
   EXPECT_TRUE(link.FactsOf<RefusedFact>()[0].checkpoint_missing);
-}
-
-TEST(ReportFailure, OfAHostThatFailsToReadACheckpoint_RefusesNothing_BecauseAnotherHostMayReadIt) {
-  FakeLink link;
-  std::ostringstream log;
-
-  EXPECT_EQ(ReportFailure(MarkFailedRead(absl::PermissionDeniedError("cannot open x")), 0, link, log), kExitCannotRun);
-
-  EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(0));
 }
 
 TEST(CountActivations, CountsAsActivationsTheGpuMemoryThatNoOtherKindAccountsFor) {

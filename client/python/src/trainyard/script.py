@@ -52,8 +52,9 @@ def _leave_group():
 
 
 def _is_spawned_by_noting_process():
-    """Whether multiprocessing has spawned this process from one that notes SIGTERM. Workers of a fork server stay in
-    the group: they need the server, which imports the script only in some versions of Python."""
+    """Whether multiprocessing has spawned this process from one that notes SIGTERM. A fork server counts as such if its
+    version of Python imports the script in it, and then its workers are outside of the group, too. Otherwise they stay
+    in the group."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or os.environ.get(_NOTED_BY) != str(os.getppid()):
         return False
