@@ -227,7 +227,7 @@ class Stage:
         service = self.schema.service
         request = service.ListRequest(page_size=1000, states=[service.JOB_STATE_RUNNING])
         harness.wait_until(lambda: len(self.cluster.jobs.List(request, timeout=LIMIT_S).jobs) >= count,
-                           f"{count} jobs make steps", LIMIT_S)
+                           f"{count} jobs are running", LIMIT_S)
 
     def scrape(self):
         return scrape(self.cluster.metrics_port)

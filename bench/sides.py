@@ -71,7 +71,7 @@ class MeasurementFailed(Exception):
 
 
 class Refused(MeasurementFailed):
-    """trainctl refused the job: this build does not support one of its keys."""
+    """trainctl refused the job (exit code 2), for example because this build does not support one of its keys."""
 
 
 def text_file(folder):
@@ -215,8 +215,8 @@ def run_exchanges(shape, folder):
 def submit_to_main_s(folder, stubs):
     """Seconds from `trainctl submit` to the first message of a rank to its daemon, with coordinator and daemon running.
 
-    Sending that message is the first thing that a rank does in main. The coordinator is polled every few
-    milliseconds, so this is an upper bound. `stubs`: the generated gRPC modules (tests/cluster/stubs.py).
+    Sending that message is the first thing that a rank does in main. The coordinator is polled every 20 ms,
+    so the result may be too high by that time. `stubs`: the generated gRPC modules (tests/cluster/stubs.py).
     """
     sys.path.insert(0, str(ROOT / "tests" / "cluster"))
     import harness

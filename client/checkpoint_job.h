@@ -1,5 +1,5 @@
-// trainctl checkpoint for a job: what the coordinator has recorded about its saves. Does not read the run folder, which
-// may be visible only to the job's hosts.
+// trainctl checkpoint for a job: lists and shows the saves that the coordinator has recorded, and requests a save
+// (`checkpoint now`). Does not read the run folder, which may be visible only to the job's hosts.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ absl::Status ListJobCheckpoints(const Globals& globals, const std::string& name,
 absl::Status ShowJobCheckpoint(const Globals& globals, const std::string& name, std::optional<uint64_t> step,
                                bool json);
 
-// Removes all checkpoints but those of `steps` from the job; if `steps` is empty, none. Possible errors: NotFound: the
-// coordinator has no checkpoint of one of these steps. Pure.
+// Removes all checkpoints but those of `steps` from the job; if `steps` is empty, removes nothing. Possible errors:
+// NotFound: the coordinator has no checkpoint of one of these steps. Pure.
 absl::Status KeepSteps(const std::vector<uint64_t>& steps, v1::Job& job);
 
 // The output of ListJobCheckpoints and of ShowJobCheckpoint at time `now`; `columns`: see Table. Pure.

@@ -2,9 +2,10 @@
 # libtorch and documents. All programs are in DIR/bin, where each looks for the others. Nothing installed contains the
 # path of the build machine, so DIR can be copied to other hosts.
 #   coordinator   trainyard-coordinator
-#   worker        trainyard-worker, trainyard-shim, trainyard-trainer; needs libtorch
-#   trainctl      trainctl; `sample` and `tokenize --build` also need the component worker; `parity`, and `run` and
-#                 `launch` without --coordinator, also need worker and coordinator
+#   worker        trainyard-worker, trainyard-shim, trainyard-trainer, libtrainyard_sentencepiece.so; needs libtorch
+#   trainctl      trainctl; `sample`, `tokenize --build`, tokenizers of SentencePiece and the kernels that `env` shows
+#                 also need the component worker; `parity`, and `run` and `launch` without --coordinator, also need
+#                 worker and coordinator
 #   libtorch      the libraries of the pinned wheels that trainyard-trainer needs on a CPU
 #   cuda          libtrainyard_cuda.so and the libraries of the pinned wheels that libtorch lacks, 3 GB; only on request
 #   documents     documents, examples and the files of deploy/

@@ -27,7 +27,9 @@ void TranslateWords(Translation* t, const Value& fsdp) {
       t->Set(fsdp, "parallel.data", "hsdp");
       if (word == "hybrid_shard_zero2") t->Set(fsdp, "parallel.reshard_after_forward", "false");
       if (!t->HasFlag("parallel.shard") && !t->HasFlag("parallel.replicate")) {
-        t->Error(fsdp, "the ranks of a host are not known; add --set parallel.shard=N: N ranks share a copy");
+        t->Error(fsdp,
+                 "the file does not say how many ranks a host has; add --set parallel.shard=N, so that N ranks "
+                 "together hold one copy of the parameters");
       }
     } else if (word != "auto_wrap" && word != "false") {
       t->Error(fsdp, absl::StrCat("expected true, false, or words of full_shard, shard_grad_op, hybrid_shard, "
@@ -73,13 +75,14 @@ void SetLearningRates(Translation* t) {
   }
 }
 
-// Sets the defaults of transformers that differ from ours, for what the file describes in part.
+// If the file has learning_rate or save_steps, sets related keys that it leaves out to the defaults of transformers,
+// where these differ from ours.
 void SetTrainerDefaults(Translation* t) {
   constexpr char kWhy[] = "the default of transformers, because the file has a learning_rate without it";
   if (const Value* rate = t->Find("learning_rate"); rate != nullptr) {
     t->SetDefault(*rate, "train.optimizer.weight_decay", "0", kWhy);
     t->SetDefault(*rate, "train.optimizer.betas", "[0.9, 0.999]", kWhy);
-    // A schedule that --set names has the formula of a job file.
+    // If --set names the schedule, its formula stays the default of job files.
     if (!t->HasFlag("train.schedule.kind")) {
       t->SetDefault(*rate, "train.schedule.kind", "linear", kWhy);
       t->SetDefault(*rate, "train.schedule.formula", "transformers", kWhy);
@@ -108,7 +111,7 @@ void TranslateTrainer(Translation* t) {
   if (fsdp != nullptr) TranslateWords(t, *fsdp);
   if (fsdp != nullptr && is_off) t->Explain(*fsdp, "FSDP is off");
   if (group != nullptr && !group->is_off && is_off) {
-    t->Error(*group, "has no effect, because fsdp is not given; add \"fsdp\": true, or remove the group");
+    t->Error(*group, "has no effect, because fsdp is missing or off; set \"fsdp\": true, or remove the group");
   } else if (group != nullptr && !is_off) {
     TranslateFsdp(t, /*version=*/2, /*ranks_per_host=*/0);
   }

@@ -279,6 +279,7 @@ class ModelParallelRules {
     const auto* value = v1::DataParallel_descriptor()->FindValueByNumber(data);
     return value == nullptr ? absl::StrCat(static_cast<int>(data)) : EnumName(*value);
   }
+  // Returns false, so that a caller can assign it to `valid`.
   bool Error(absl::string_view key, absl::string_view text) {
     problems_.AddError(positions_, key, text);
     return false;

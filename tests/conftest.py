@@ -23,8 +23,8 @@ import stubs as stub_maker
 
 @pytest.fixture(scope="session", autouse=True)
 def signals():
-    """Programs ignore a signal that their caller ignores, as after `nohup ./dev test`, but some tests send it to them.
-    A program gets the default action of a signal for which the process that starts it has a handler."""
+    """Replaces ignored signals by a handler that does nothing. A program inherits an ignored signal, as after
+    `nohup ./dev test`, but not a handler, so it gets the default action that some tests rely on."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
@@ -67,7 +67,7 @@ def undisturbed(tmp_path_factory, stubs):
         cluster.close()
 
 
-# ---- ./dev test --all resumes where it was interrupted: tools/passed.py ----
+# ---- The order of tests, and how ./dev test --all resumes where it was interrupted: tools/passed.py ----
 
 _PASSED = os.environ.get("TRAINYARD_TESTS_PASSED")
 
@@ -101,12 +101,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in passed_before]
 
 
-_failed = set()  # the tests that failed in any phase
+_not_passed = set()  # the tests that failed or were skipped in any phase
 
 
 def pytest_runtest_logreport(report):
     if not report.passed:
-        _failed.add(report.nodeid)
-    if _PASSED and report.when == "teardown" and report.nodeid not in _failed:
+        _not_passed.add(report.nodeid)
+    if _PASSED and report.when == "teardown" and report.nodeid not in _not_passed:
         with open(_PASSED, "a", encoding="utf-8") as passed:
             passed.write(f"python {report.nodeid}\n")

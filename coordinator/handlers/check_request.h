@@ -1,6 +1,7 @@
-// Checks a request on its own, before it reaches the core: every text is UTF-8, every enum value is known, every list
+// Checks a request on its own: every text is UTF-8, every enum value is known, every list
 // and number is within its limit. All requests of JobService are checked here, so that no handler receives what it
-// cannot handle; PrepareJob checks the rules of a job's spec. Pure; called by rpc/ on gRPC's threads.
+// cannot handle; PrepareJob checks the rules of a job's spec. Pure; called by rpc/ and http/ on their threads, before a
+// request reaches the core, and again by submit_job.
 #pragma once
 
 #include <cstdint>

@@ -10,9 +10,9 @@ namespace trainyard {
 // Applies one fact of a trainer of the current generation: save_ready, saved, save_failed or restored.
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
 
-// Called when rank 0 is ready. Grants of earlier generations that are still recorded then belong to a group that starts
-// without a checkpoint, because a restore, which rank 0 reports before, removes them. Removes these grants, and
-// publishes that their checkpoints could not be used.
+// Called when rank 0 is ready. If the group had restored a checkpoint, rank 0 would have reported that before, and the
+// grants of earlier generations would be gone. So if some are still recorded, the group starts without a checkpoint.
+// Removes these grants, and publishes that their checkpoints could not be used.
 void ResolveGrantsWithoutRestore(Turn& turn, Job& job);
 
 // Records a new checkpoint as the newest one, and removes those of later steps and those beyond checkpoint.keep.

@@ -82,7 +82,7 @@ bool IsEndDecided(const Job& job) {
   return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
 }
 
-bool IsUnsavedCancel(const Job& job) {
+bool IsCancelAwaitingSave(const Job& job) {
   return job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
          !job.current.nothing_desired &&
          std::none_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
@@ -96,7 +96,7 @@ uint64_t NextRequest(const Turn& turn, const Job& job, uint64_t last) {
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
 
 absl::Duration MaxStopGrace(const Job& job) {
-  const absl::Duration max_grace = std::max(kStopGraceMax, StopGrace(job));
+  const absl::Duration max_grace = std::max(kBusyStopGraceMin, StopGrace(job));
   // If the save before the stop fails, the group continues, so the save must end before the group is killed.
   if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return max_grace;
   return std::max(max_grace, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
@@ -184,7 +184,7 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   *job.record.mutable_failure() = failure;
   turn.Save(job);
   // A cancellation with a save is undone if the save was not made before the failure.
-  if (IsUnsavedCancel(job)) UndoStop(turn, job, failure.text());
+  if (IsCancelAwaitingSave(job)) UndoStop(turn, job, failure.text());
   bool end_requested = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   if (job.state() == v1::JOB_STATE_STOPPING && end_requested) return FailEnding(turn, job);
   if (!IsEnding(job) && !job.current.unconfirmed.empty()) {

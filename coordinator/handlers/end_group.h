@@ -8,17 +8,19 @@
 
 namespace trainyard {
 
-// The longest time for a requested stop, unless it must wait for its save (MaxStopGrace).
-inline constexpr absl::Duration kStopGraceMax = absl::Minutes(10);
+// MaxStopGrace is at least this long.
+inline constexpr absl::Duration kBusyStopGraceMin = absl::Minutes(10);
 
 // Records that the generation has failed, and restarts the job or gives it up (DecideFailure), as policy/recovery
 // decides. While hosts of the job are unconfirmed, that decision waits until each has attached or is lost.
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure);
 void DecideFailure(Turn& turn, Job& job);
 
-// Records the exit of a rank; also called for exits that no daemon could report.
+// Records the exit of a rank, and fails the generation if the exit is a failure. Also called with CAUSE_LOST, when a
+// daemon no longer knows the rank.
 void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit);
-// Durably counts the rank as ended although no exit was reported.
+// Durably counts a rank without an exit as ended, because its host is lost, it never started, or it cannot be killed.
+// Does not fail the generation.
 void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why);
 
 // Ends a group on purpose: after a step and a save, or immediately if `now` or if the group makes no steps. Records
@@ -32,8 +34,9 @@ void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::strin
 void UndoStop(Turn& turn, Job& job, const std::string& why);
 
 // Returns the number of the next request to stop or to save in this generation; `last`: the newest recorded one. Ranks
-// ignore a number that they have received before. If this coordinator's store is an older copy, it does not know
-// all of them, so a generation that was loaded from the store gets the time, which is above the numbers used before.
+// ignore a number that they have received before. For a generation that was loaded from the store, which may be an
+// older copy that does not know all numbers used, the number is at least the wall clock's time in milliseconds, which
+// is larger than any number used before.
 uint64_t NextRequest(const Turn& turn, const Job& job, uint64_t last);
 
 // Asks the trainers to stop at a step that they agree on. They are killed after StopGrace, or after MaxStopGrace if
@@ -46,7 +49,7 @@ bool ContinuesLater(v1::JobRecord::Ending ending);
 // Whether the job's ranks are being ended and its final state is already decided.
 bool IsEndDecided(const Job& job);
 // Whether the job is being cancelled with a save, and its ranks have not stopped yet.
-bool IsUnsavedCancel(const Job& job);
+bool IsCancelAwaitingSave(const Job& job);
 // Returns the time that a stop may take. A stop takes effect between two steps.
 absl::Duration StopGrace(const Job& job);
 // Returns the time that a stop may take while ranks still evaluate or save.

@@ -48,7 +48,7 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
   for (const Rank& rank : job.ranks) {
     if (!IsReachable(turn.state, rank.host())) continue;
     const Host& host = turn.state.hosts.at(rank.host());
-    ++facts.reachable_ranks;
+    ++facts.ranks_on_reachable_hosts;
     if (rank.reported_broken && broken.empty()) {
       broken = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " reports a broken collective");
     }

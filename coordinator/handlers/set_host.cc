@@ -65,7 +65,7 @@ void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
     // An immediate drain ends the ranks before they save, and the job must not be cancelled without its save.
-    if (request.now() && IsUnsavedCancel(job)) UndoStop(turn, job, text);
+    if (request.now() && IsCancelAwaitingSave(job)) UndoStop(turn, job, text);
     // A group that is being ended leaves the host anyway, and is not placed on a cordoned host again.
     const bool ending = job.state() == v1::JOB_STATE_STOPPING || job.state() == v1::JOB_STATE_RECOVERING;
     if (!ending) EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, text, request.now());

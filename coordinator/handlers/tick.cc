@@ -166,7 +166,7 @@ bool MayStillStop(const Turn& turn, const Job& job) {
 void EndGrace(Turn& turn, Job& job) {
   const bool is_stopping = job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
   if (is_stopping && !job.record.has_failure()) {
-    if (IsUnsavedCancel(job)) {
+    if (IsCancelAwaitingSave(job)) {
       UndoStop(turn, job, "the ranks did not stop in time");
       job.current.stop_overdue = true;
       return;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kCertificates[] = "/etc/ssl/certs/ca-certificates.crt";
 constexpr int kConnectSeconds = 3;
-constexpr int kAnswerSeconds = 5;  // for each read
+constexpr int kTransferSeconds = 5;  // for each read or write
 constexpr absl::Duration kRequestTime = absl::Seconds(10);
 constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
 
@@ -88,8 +88,8 @@ WebhookAnswer PostOrThrow(const std::string& url, const std::string& body, const
   // OpenSSL's default may be another path, where Debian's package ca-certificates has no file.
   if (FileExists(kCertificates)) client.set_ca_cert_path(kCertificates);
   client.set_connection_timeout(kConnectSeconds);
-  client.set_read_timeout(kAnswerSeconds);
-  client.set_write_timeout(kAnswerSeconds);
+  client.set_read_timeout(kTransferSeconds);
+  client.set_write_timeout(kTransferSeconds);
   client.set_socket_options([&limit](int fd) { limit.Watch(fd); });
   std::string target = path == std::string::npos ? "/" : url.substr(path, url.find('#', path) - path);
   if (target.empty() || target[0] != '/') target.insert(0, "/");
@@ -129,7 +129,8 @@ std::string WebhookBody(const v1::Job& job) {
 }
 
 WebhookAnswer PostJson(const std::string& url, const std::string& body, const std::stop_token& stop) {
-  // The check of job files refuses such URLs, but the store may contain jobs of a version without that check.
+  // httplib throws for some URLs, for example with a port out of range. The check of job files refuses them, but the
+  // store may contain jobs of a version without that check.
   try {
     return PostOrThrow(url, body, stop);
   } catch (const std::exception& e) {

@@ -59,7 +59,7 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
 
 // No rank of a command reports whether it waits for the host, so time alone decides.
 HostLossDecision DecideCommand(const HostLossFacts& facts) {
-  if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
+  if (facts.ranks_on_reachable_hosts == 0) return Kept("no host of the job is reachable");
   if (facts.silent_for < kFormingPatience) return Kept("the ranks of its command may still run");
   return Lost(facts, DecisionRule::kHostLost,
               absl::StrCat("the ranks of a command report no progress (limit ", Rounded(kFormingPatience), ")"));
@@ -77,12 +77,12 @@ HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
   if (!facts.broken.empty()) return Lost(facts, DecisionRule::kHostLost, facts.broken);
   if (facts.ending) {
     // At least one rank has ended or is being killed; unreachable ranks cannot complete a step alone.
-    if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
+    if (facts.ranks_on_reachable_hosts == 0) return Kept("no host of the job is reachable");
     if (!facts.peers.empty()) return Kept("reachable ranks of the group are still being ended");
     return Lost(facts, DecisionRule::kHostLost, "every reachable rank of the group has ended");
   }
   if (facts.forming) {
-    if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
+    if (facts.ranks_on_reachable_hosts == 0) return Kept("no host of the job is reachable");
     if (facts.since_progress < kFormingPatience) return Kept("the forming group still waits for it");
     return Lost(facts, DecisionRule::kHostLost,
                 absl::StrCat("the forming group has made no progress for ", Rounded(facts.since_progress), " (limit ",

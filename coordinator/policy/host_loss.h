@@ -3,15 +3,15 @@
 // operator's `drain --lost` needs no rule):
 //
 //   broken     a rank on a reachable host reported a broken collective, or has failed itself
-//   ending     the group is being ended, a host of the job is reachable, and no reachable rank is left
+//   ending     the group is being ended, a host of the job is reachable, and no rank runs on a reachable host
 //   stall      every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
 //              plus two learned step times. Stages of a pipeline wait in different channels, or in collectives among
 //              themselves; for them the case also requires that no reachable rank started or completed an operation
-//              in that time. The time since the last report of a reachable rank does not count: if the coordinator
-//              itself is cut off, the lease of the host that became silent first expires while the others, silent too,
-//              still count as reachable. A rank that evaluates, saves or makes its first step must also have exceeded
-//              the learned limit of that phase. If the host may not have received `go` (no step was made), its trainers
-//              may still wait for it: then the limit is kFormingPatience
+//              in that time. The time for which a reachable rank is overdue with its report is subtracted: if the
+//              coordinator itself is cut off, all hosts become silent, but the lease of one expires first, while the
+//              others still count as reachable. A rank that evaluates, saves or makes its first step must also have
+//              exceeded the learned limit of that phase. If the host may not have received `go` (no step was made),
+//              its trainers may still wait for it: then the limit is kFormingPatience
 //   command    the ranks run a command, which reports no waits, at least one of them is on a reachable host, and the
 //              host was silent for kFormingPatience
 //   forming    the group is forming, has a rank on a reachable host, and has made no progress for kFormingPatience
@@ -51,12 +51,12 @@ struct HostLossFacts {
   absl::string_view host;
   absl::Duration silent_for;  // time since the last contact
   absl::Duration lease;
-  bool forming = false;        // PLACED or STARTING
-  bool ending = false;         // the group is being ended
-  bool received_go = true;     // the host's ranks are known to have received `go`
-  bool is_command = false;     // the ranks run a command, which reports neither steps nor waits
-  size_t reachable_ranks = 0;  // ranks on reachable hosts, running or not
-  absl::string_view broken;    // a rank's report of a broken collective, or how it failed; empty: none
+  bool forming = false;                 // PLACED or STARTING
+  bool ending = false;                  // the group is being ended
+  bool received_go = true;              // the host's ranks are known to have received `go`
+  bool is_command = false;              // the ranks run a command, which reports neither steps nor waits
+  size_t ranks_on_reachable_hosts = 0;  // ranks on reachable hosts, running or not
+  absl::string_view broken;             // a rank's report of a broken collective, or how it failed; empty: none
   absl::Span<const PeerRank> peers;
   absl::Duration since_progress;      // since the group's last progress; if it trains, since the last completed step
   absl::Duration learned_step;        // zero: unknown

@@ -35,7 +35,7 @@ def queries(dashboard):
 
 
 def documented_metrics():
-    """{name: kind} of docs/metrics.md, and the names of the series of histograms."""
+    """The names of all series in docs/metrics.md; a histogram has the series _bucket, _sum and _count."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", (harness.ROOT / "docs" / "metrics.md").read_text(), re.M)
     series = {name for name, kind in rows if kind != "histogram"}
     return series | {name + suffix for name, kind in rows if kind == "histogram"
@@ -100,7 +100,7 @@ def scraped_run(cluster):
 
 
 def problems_of_queries(server, job, dashboard):
-    """A sentence for each query without a result, or without the labels that its legend shows."""
+    """Sentences about the queries that have no result, lack a label of their legend, or give only NaN."""
     # Grafana replaces these; a rate interval is four scrape intervals.
     variables = {"$job": job, "$__rate_interval": "4s"}
     for title, query, legend in queries(dashboard):
@@ -110,6 +110,7 @@ def problems_of_queries(server, job, dashboard):
         missing = {label for labels, _ in series for label in re.findall(r"{{(\w+)}}", legend) if label not in labels}
         if not series:
             yield f"{title}: {query} has no result"
+            continue
         # The alternative `or vector(0)` gives a series without labels on purpose.
         if missing and "vector(0)" not in query:
             yield f"{title}: {query} lacks the labels {sorted(missing)} of its legend"

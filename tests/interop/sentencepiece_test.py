@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 import transformers
 from generated_text import training_text
-from tokenizer_lines import COMMON_CHARACTERS, PIECES, check, every_character, fuzzed, ours
+from tokenizer_lines import COMMON_TEXTS, PIECES, check, every_character, fuzzed, ours
 
 FUZZED = 500
 LLAMA = {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
@@ -107,7 +107,7 @@ def compare(kind, texts):
 
 def test_texts_have_the_ids_of_the_library(kind):
     compare(kind, [*TEXTS, *training_text()[:13], *fuzzed(FUZZED, 15, MARKS),
-                   *list(every_character())[:COMMON_CHARACTERS]])
+                   *list(every_character())[:COMMON_TEXTS]])
 
 
 @pytest.mark.long
@@ -207,7 +207,7 @@ def test_a_folder_of_transformers_has_the_ids_of_its_tokenizer(name, fuzz, strid
     folder = save(llama_model, tmp_path, **FOLDERS[name])
     theirs = transformers.LlamaTokenizer.from_pretrained(folder)
     texts = [*TEXTS, *training_text()[:13], *fuzzed(fuzz, 17, MARKS),
-             *list(every_character())[:COMMON_CHARACTERS:stride]]
+             *list(every_character())[:COMMON_TEXTS:stride]]
 
     for text, got in zip(texts, ours(folder, texts), strict=True):
         about = f"{text[:200]!r}:"

@@ -7,7 +7,7 @@ import subprocess
 import harness
 import pytest
 
-COMMON_CHARACTERS = 140  # this many texts of every_character hold all characters up to U+11FFF
+COMMON_TEXTS = 140  # this many texts of every_character hold all characters up to U+11FFF
 PROGRAM = harness.BIN / "tests" / "tokenize_lines"
 # Characters of every kind that the rules distinguish; fuzzed strings are made from them, and from any character.
 PIECES = [
@@ -34,7 +34,8 @@ def fuzzed(count, seed, pieces=PIECES):
 
 
 def every_character():
-    """Texts with 512 characters each, which together contain every character of Unicode, next to letters and spaces."""
+    """Texts that each contain 512 different characters, next to letters and spaces; together they contain every
+    character of Unicode."""
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     for first in range(0, len(characters), 512):
         yield "".join(f"a{c} {c}b" for c in characters[first:first + 512])

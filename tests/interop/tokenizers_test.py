@@ -6,7 +6,7 @@ import json
 import pytest
 import tokenizers
 from generated_text import training_text
-from tokenizer_lines import COMMON_CHARACTERS, check, every_character, fuzzed, ours
+from tokenizer_lines import COMMON_TEXTS, check, every_character, fuzzed, ours
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 FUZZED = 3_000
@@ -203,7 +203,7 @@ def test_fuzzed_texts_have_the_tokens_of_the_library(kind):
 def test_common_characters_have_the_tokens_of_the_library(name, tmp_path):
     made = KINDS[name]()
     made.save(str(tmp_path / "tokenizer.json"))
-    compare((made, tmp_path / "tokenizer.json"), list(every_character())[:COMMON_CHARACTERS])
+    compare((made, tmp_path / "tokenizer.json"), list(every_character())[:COMMON_TEXTS])
 
 
 @pytest.mark.long

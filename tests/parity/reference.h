@@ -22,7 +22,7 @@ inline at::Tensor LayerNorm(const at::Tensor& x, const Parameters& p, const std:
   return centred / (variance + 1e-5).sqrt() * p.at(name + ".weight") + p.at(name + ".bias");
 }
 
-// scale x (B A)^T; 0 if the projection has no adapter.
+// scale * x (B A)^T; 0 if the projection has no adapter.
 inline at::Tensor Adapter(const at::Tensor& x, const Parameters& p, const std::string& name, const ModelSizes& c) {
   if (p.count(name + ".lora_A.weight") == 0) return at::zeros({}, x.options());
   const double scale = c.lora.alpha / static_cast<double>(c.lora.rank);

@@ -28,8 +28,8 @@ enum class Mutation {
   kAdoptNothing,       // the claimant of a run folder removes every save without a name
   kAdoptIncomplete,    // a save counts as complete without its manifest
   kForgeReady,         // the save of another generation is reported as ready
-  kGrantTwice,         // a refusal is sent as a grant
-  kLeavePartials,      // the claimant of a run folder does not remove unused saves
+  kGrantTwice,     // rank 0 requests a second grant for a step, for other content, and the refusal is sent as a grant
+  kLeavePartials,  // the claimant of a run folder does not remove unused saves
   kIgnoreFailedWrite,  // a part that could not be written counts as written
   kIgnoreLock,         // a run folder is claimed although another job trains in it
   kUseOthers,          // a job that must start from scratch resumes from another job's checkpoint

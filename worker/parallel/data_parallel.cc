@@ -232,8 +232,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return absl::OkStatus();
   }
   absl::Status AfterBackward(int unit) override {
-    // If the plan is not at the backward of this unit, no gradient has reached the output of the unit: the plan has
-    // skipped the unit, or will.
+    // If the last computation of the plan was not the backward of this unit, no gradient has reached the unit's output,
+    // and BeforeBackward was not called. Advance skips such a unit, or has skipped it already.
     if (!parts_->runner.IsAfter({UnitAct::kBackward, unit})) return absl::OkStatus();
     EndEvent(options_.events, unit_event_);
     return RunUpToComputation();

@@ -1,8 +1,8 @@
 // One save of one rank, step by step; save_thread.cc defines which thread does what and when.
 //
 //   PlanCopies        decides where each range is copied; from here on the task's ranges point to the copies
-//   CopyChunk         copies one chunk; called by any thread that is free
-//   SealSnapshot      when all chunks are copied: hashes them and marks the snapshot as complete
+//   CopyChunk         copies one chunk, or hashes it if this rank is its witness; called by any thread that is free
+//   SealSnapshot      when all chunks are copied: hashes the copied ranges and marks the snapshot as complete
 //   WriteSave         writes the rank's files and its part
 #pragma once
 
@@ -30,7 +30,7 @@ struct SaveWork {
     const char* from;
     char* to;  // null: `from` is hashed into `hash`
     uint64_t bytes;
-    std::string* hash;
+    std::string* hash;  // null if `to` is set
   };
   std::vector<Chunk> chunks;
   std::vector<ManifestTensor> witnessed;
@@ -59,9 +59,9 @@ void CopyChunk(const SaveWork::Chunk& chunk);
 // REQUIRES: everything is copied, into shared memory. Possible errors: those of SnapshotBuffer::Seal.
 absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work);
 
-// `before_write` is called with a number of bytes before these are written. `bytes` returns the number of bytes
-// written. Removes the files of a save that fails. Possible errors: those of the file system, of `before_write` and of
-// the task's may_write.
+// `before_write` is called with a number of bytes before these are written. Adds the sizes of the written files,
+// without the part, to `bytes`. Removes the files of a save that fails. Possible errors: those of the file system, of
+// `before_write` and of the task's may_write.
 absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
                        const std::function<absl::Status(uint64_t)>& before_write, uint64_t& bytes);
 

@@ -104,7 +104,7 @@ TEST(CommandCore, AnAdoptedCommandThatIsNotDesired_GetsItsGrace) {
   EXPECT_EQ(driver.All<SignalProcess>().back().signal, SIGKILL);
 }
 
-TEST(CommandCore, TheExitOfACommandThatAnEarlierDaemonHasEnded_IsNotTheEndOfItsWork) {
+TEST(CommandCore, AnAdoptedCommand_CountsAsStopped_OnlyIfAnEarlierDaemonHasEndedIt) {
   for (const bool stopped : {true, false}) {
     CoreDriver driver;
     driver.Handle(ProcessFound{.id = Rank(0), .pid = 7, .command_grace = absl::Seconds(5), .stopped = stopped});

@@ -69,7 +69,7 @@ TEST_F(FolderWatching, NotifiesWritesNewFilesAndRenames_ToEverySubscriberOfTheFo
   EXPECT_TRUE(Becomes(one, before + 1));
 }
 
-TEST_F(FolderWatching, DoesNotNotifyOtherFolders_NorAfterUnsubscribe) {
+TEST_F(FolderWatching, DoesNotNotifyOfOtherFolders_NorAfterUnsubscribe) {
   const std::string folder = Folder("a");
   const std::string other = Folder("b");
   std::atomic<int> count = 0;

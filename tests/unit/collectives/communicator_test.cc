@@ -161,7 +161,8 @@ absl::StatusOr<std::string> DeviatingMain(Communicator& comm, const std::string&
   return comm.AllReduceSum(comm.rank() == 1 ? loss : part)->Wait().ToString();
 }
 
-// The last rank stops itself before the second barrier, so that the others report it as missing.
+// The last rank stops itself before the second barrier, so that rank 0 reports it as missing, and the others report
+// that rank 0 did not release them.
 absl::StatusOr<std::string> MonitoredBarrierMain(Communicator& comm, const std::string&) {
   RETURN_IF_ERROR(comm.MonitoredBarrier(absl::Minutes(1)));
   if (comm.rank() == comm.world_size() - 1) raise(SIGSTOP);
@@ -324,7 +325,7 @@ TEST(Gloo, Rendezvous_AtTheEndOfTheGeneration_Aborts) {
   EXPECT_TRUE(absl::IsAborted(communicator.status())) << communicator.status();
 }
 
-TEST(Gloo, RankOutsideTheWorld_IsRefused) {
+TEST(Gloo, RankOutsideTheWorld_OrNoStore_IsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(NewGlooCommunicator({.rank = 2, .world_size = 2}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(NewGlooCommunicator({.rank = 0, .world_size = 2, .store = nullptr}).status()));
 }

@@ -1,5 +1,5 @@
-// Tests the strict reader with files that are not job files: the daemons' configuration, defaults, and random input.
-// Also tests the writer.
+// Tests the strict reader with the daemons' configuration, every default of the schema, and random input; also the
+// writer, the rules for messages, and NearestName. Other tests cover the refusals of job files.
 #include "common/strict_yaml.h"
 #include "common/nearest_name.h"
 
@@ -261,7 +261,7 @@ TEST(Rules, Numbers_MustBeFinite) {
   }
 }
 
-TEST(Rules, RejectedFields_AreCleared_AndTheirKeysKept) {
+TEST(Rules, RejectedFields_AreCleared_AndTheirKeysRecorded) {
   v1::Optimizer optimizer;
   optimizer.set_lr(-1);
   optimizer.set_eps(1e-6);
@@ -333,7 +333,7 @@ TEST(Noise, OneByteChangedInARealJobNeverCrashesTheReader) {
   }
 }
 
-TEST(Noise, DeepNestingAndManyAliasesAreRefusedOrReadQuickly) {
+TEST(Noise, DeepNestingAndManyAliases_AreRefused) {
   v1::JobSpec spec;
   EXPECT_NE(ErrorsOf(std::string(100'000, '['), &spec), "");
   EXPECT_NE(ErrorsOf(std::string(100'000, '{'), &spec), "");

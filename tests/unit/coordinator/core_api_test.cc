@@ -365,7 +365,7 @@ TEST_F(CoreApi, WatchersOfAJobThatIsDeletedAtItsEnd_SeeTheEnd) {
   harness_.Handle(WatchJob{watch, JobId(IdOf(1)), {.sequence = last}, /*first=*/true});
   ASSERT_FALSE(harness_.watched.contains(watch)) << "it waits";
 
-  host.Apply(false);  // neither trainer was started, so both jobs end
+  host.Apply(/*start=*/false);  // neither trainer was started, so both jobs end
 
   EXPECT_FALSE(harness_.core->state().jobs.contains(JobId(IdOf(1))));
   ASSERT_TRUE(harness_.watched.contains(watch));

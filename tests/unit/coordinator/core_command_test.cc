@@ -295,7 +295,7 @@ TEST(CommandGoodput, TimeOfAScriptThatReportsNoSteps_CountsAsTraining_AlsoIfItFa
   harness.Advance(absl::Seconds(4));
 
   host.Kill(Key(kJob, 1, 1), 9);
-  host.Apply(false);
+  host.Apply(/*start=*/false);
 
   EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().train_s(), 8);
   EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().detect_s(), 0);

@@ -261,7 +261,7 @@ TEST(CoreEvents, ListHosts_ReportsClockDiskAndDraining) {
   EXPECT_THAT(TextsOf(ListEventsOf(one.harness, "")), Contains(HasSubstr("w1: its daemon is about to leave")));
 }
 
-TEST(CoreEvents, ReportOfAnImpossibleStep_DoesNotHideLaterSteps) {
+TEST(CoreEvents, ReportOfAnImpossibleStep_DoesNotHideStepsReportedAfterIt) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1'000'000, 1'000'001);
@@ -279,7 +279,7 @@ TEST(CoreEvents, RepeatedReportOfASave_ChangesNothing_AndALaterGenerationMaySave
   ASSERT_EQ(one.harness.Get(kJob).checkpoints_size(), 2);
 
   one.host.Kill(Key(kJob, 1, 1), 9);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
   BringToRunning(one.harness, one.host, kJob, 3);
   one.host.Save(Key(kJob, 2, 0), 3);
 

@@ -22,7 +22,7 @@ TEST(CoreGoodput, OfARestartedJob_AddsUp) {
   harness.Advance(absl::Seconds(1));
   host.Kill(Key(kJob, 1, 1), 9);
   harness.Advance(absl::Seconds(2));
-  host.Apply(false);
+  host.Apply(/*start=*/false);
 
   v1::Goodput goodput = harness.Get(kJob).goodput();
   EXPECT_DOUBLE_EQ(goodput.queue_s(), 4);
@@ -77,7 +77,7 @@ TEST(CoreGoodput, OfAFailureWithoutACoordinator_CountsItsStepsAsLost) {
       report.set_age_s(4);
       harness.Handle(std::move(late));
     }
-    host.Apply(false);
+    host.Apply(/*start=*/false);
 
     EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().lost_s(), 8) << "reported late: " << reported;
     EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().detect_s(), 12) << "reported late: " << reported;
@@ -99,7 +99,7 @@ TEST(CoreGoodput, StepsThatAreSavedUntilTheGroupHasEnded_AreNotLost) {
     host.Kill(Key(kJob, 1, 1), 9);
     ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
     if (!granted) host.Save(Key(kJob, 1, 0), 4);
-    host.Apply(false);
+    host.Apply(/*start=*/false);
 
     ASSERT_EQ(harness.Get(kJob).generation(), 2u);
     EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().lost_s(), 0) << "granted: " << granted;

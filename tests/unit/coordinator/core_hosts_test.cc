@@ -73,7 +73,7 @@ TEST(CoreHosts, RestoreThatIsReportedAgain_FromAnOlderOutbox_RemovesNoLaterCheck
   BringToRunning(harness, host, kJob);
   host.Save(Key(kJob, 1, 0), 2);
   host.Kill(Key(kJob, 1, 0), 9);
-  host.Apply(false);
+  host.Apply(/*start=*/false);
   host.Restored(Key(kJob, 2, 0), 2, "hash-2-1");
   BringToRunning(harness, host, kJob, 3);
   host.Save(Key(kJob, 2, 0), 4);

@@ -70,7 +70,7 @@ TEST(CoreKeptEvents, OldFinishedJob_KeepsAllEvents_ButNoReports) {
 TEST(CoreKeptEvents, EventsDroppedByAnEarlierVersion_AreKnownToBeMissing) {
   OneHost one;
   one.harness.Cancel(kJob);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
   one.harness.records.erase(EventKey(JobId(kJob), 1));
 
   one.RestartCoordinator();

@@ -487,7 +487,7 @@ TEST(CoreRestored, JobThatResumedFromAnEarlierJob_RestartsFromThatStep) {
   EXPECT_EQ(harness.Get(kJob).last_step(), 5u);
   host.Kill(Key(kJob, 1, 0), 9);
   EXPECT_THAT(harness.Decisions(kJob), ::testing::Contains(HasSubstr("restarting from step 5")));
-  host.Apply(false);
+  host.Apply(/*start=*/false);
   ASSERT_EQ(harness.Get(kJob).generation(), 2u);
   host.Restored(Key(kJob, 2, 0), 5, "a");
   EXPECT_THAT(harness.Notices(kJob), ::testing::Not(Contains(HasSubstr("did not arrive"))))

@@ -43,7 +43,7 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheS
   one.harness.Submit(MakeSpec(2), "job0000two2");
   EXPECT_EQ(one.harness.StateOf("job0000two2"), v1::JOB_STATE_PLACED) << "its slots are free";
   one.harness.Cancel("job0000two2");
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
 
   ASSERT_TRUE(one.harness.Resume(kJob).status.ok());
   v1::Job job = one.Get();

@@ -171,7 +171,7 @@ TEST(CoreQueue, APauseDuringPreemption_LastsEvenIfSlotsAreFree) {
   ASSERT_EQ(one.Get(kLow).state(), v1::JOB_STATE_PAUSED);
   EXPECT_EQ(one.Get(kLow).preempted_by(), "");
   one.harness.Cancel(kHigh);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
   one.harness.Advance(absl::Seconds(5));
 
   EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_PAUSED) << "only a user resumes it";
@@ -206,7 +206,7 @@ TEST(CoreQueue, RanksThatCannotSaveInAPreemption_DoNotFailTheJob) {
   QueuedHost one;
   one.PreemptLow();
   for (uint32_t rank = 0; rank < 2; ++rank) one.host.FinishOnly(Key(kLow, 1, rank), 5, true, "No space left on device");
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
 
   EXPECT_EQ(one.Get(kLow).state(), v1::JOB_STATE_QUEUED) << one.Get(kLow).reason();
   EXPECT_EQ(one.Get(kHigh).state(), v1::JOB_STATE_PLACED);

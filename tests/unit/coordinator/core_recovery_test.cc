@@ -33,7 +33,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
             "rank 1 on w1 was killed by signal 9 (SIGKILL); restarting from step 4 (restart 1 of 10)");
   EXPECT_EQ(one.host.desired().trainers_size(), 0);
   EXPECT_THAT(one.host.desired().jobs(), ElementsAre(kJob)) << "the next group may resume from the snapshots";
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
   EXPECT_EQ(one.Get().generation(), 2u);
@@ -105,7 +105,7 @@ TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAShortWait)
 
   one.harness.Advance(absl::Milliseconds(400));
   EXPECT_EQ(one.host.desired().trainers_size(), 0);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
 
   EXPECT_EQ(one.Get().generation(), 2u);
   EXPECT_THAT(one.harness.records.at("job/job00000001"), HasSubstr("test-job"));
@@ -184,7 +184,7 @@ TEST(CoreRecovery, RestoreWithFallback_RemovesTheUnusableCheckpointFromTheRecord
   one.host.Save(Key(kJob, 1, 0), 2);
   one.host.Save(Key(kJob, 1, 0), 4);
   one.host.Kill(Key(kJob, 1, 0), 9);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
   one.host.Restored(Key(kJob, 2, 0), 2, "hash-2-1");
 
   EXPECT_EQ(one.Get().checkpoints_size(), 1);
@@ -196,7 +196,7 @@ TEST(CoreRecovery, SavedButUnreportedSteps_AreReportedAsMissing) {
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 3);
   one.host.Kill(Key(kJob, 1, 0), 9);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
   ASSERT_EQ(one.Get().generation(), 2u);
 
   one.host.Restored(Key(kJob, 2, 0), 5, "a");
@@ -208,7 +208,7 @@ TEST(CoreFencing, FactsOfAnOldGeneration_AreAcknowledgedAndChangeNothing) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Kill(Key(kJob, 1, 1), 9);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
   ASSERT_EQ(one.Get().generation(), 2u);
 
   one.host.Save(Key(kJob, 1, 0), 8);
@@ -379,9 +379,9 @@ TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenContinues) {
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
   EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "including steps 1 to 5, which were published before the restart";
-  size_t counted = 0;
-  for (const JobPublished& publication : one.harness.published) counted += publication.event->has_step() ? 1 : 0;
-  EXPECT_EQ(counted, 10u) << "metrics count each step once";
+  size_t published = 0;
+  for (const JobPublished& publication : one.harness.published) published += publication.event->has_step() ? 1 : 0;
+  EXPECT_EQ(published, 10u) << "both coordinators together publish each step once, and metrics count what is published";
   one.host.Finish(Key(kJob, 1, 0), 10);
   one.host.Finish(Key(kJob, 1, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
@@ -420,7 +420,8 @@ TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostTheTrainer) {
   one.host.incarnation = 12;
   one.host.sequence = 0;
   one.host.Attach();
-  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "the exit of the old trainer may still be reported";
+  EXPECT_EQ(one.host.desired().trainers_size(), 0)
+      << "the old trainer may still report its exit, so no group starts yet";
 
   one.harness.Advance(absl::Milliseconds(1200));
 

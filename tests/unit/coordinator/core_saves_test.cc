@@ -35,7 +35,7 @@ struct SavingHost {
   // Kills rank 1; the next generation is placed.
   void Fail() {
     host.Kill(Key(kJob, Get().generation(), 1), 9);
-    host.Apply(false);
+    host.Apply(/*start=*/false);
     harness.Advance(absl::Seconds(1));  // a failure without progress is not followed by an immediate restart
     ASSERT_EQ(Get().state(), v1::JOB_STATE_PLACED);
   }
@@ -132,7 +132,7 @@ TEST(CoreSaves, GrantedSaveThatWasNotRenamed_IsOfferedToTheNextGeneration_AndRec
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
   one.host.Kill(Key(kJob, 1, 1), 9);
   EXPECT_THAT(one.Get().reason(), HasSubstr("restarting from step 5"));
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
 
   EXPECT_THAT(one.Grants(), ::testing::ElementsAre("5.g1 a"));
   EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "a recorded save certainly has its final name";
@@ -318,7 +318,7 @@ TEST(CoreSaves, BackgroundSave_DoesNotContainLaterSteps) {
   fact.mutable_saved()->set_stall_s(0.1);
   one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
   one.host.Kill(Key(kJob, 1, 1), 9);
-  one.host.Apply(false);
+  one.host.Apply(/*start=*/false);
 
   EXPECT_NEAR(one.Get().goodput().lost_s(), 2 * 4, 0.5);
   EXPECT_NEAR(one.Get().goodput().train_s(), 2 * 2, 0.5);

@@ -28,7 +28,7 @@ struct Stalled {
     facts.host = "w2";
     facts.silent_for = absl::Seconds(10);
     facts.lease = absl::Seconds(3);
-    facts.reachable_ranks = 2;
+    facts.ranks_on_reachable_hosts = 2;
     facts.since_progress = absl::Seconds(9);
     facts.learned_step = absl::Milliseconds(500);
     facts.abandon_after = absl::Seconds(600);
@@ -174,7 +174,7 @@ TEST(HostLoss, EndingGroup_WaitsForReachableRanksFirst) {
   EXPECT_FALSE(stalled.Decide().lost) << "two ranks are still being ended";
   stalled.peers.clear();
   EXPECT_TRUE(stalled.Decide().lost);
-  stalled.facts.reachable_ranks = 0;
+  stalled.facts.ranks_on_reachable_hosts = 0;
   EXPECT_FALSE(stalled.Decide().lost) << "no host is reachable, which proves nothing about this one";
 }
 
@@ -198,14 +198,14 @@ TEST(HostLoss, HostOfACommand_IsLostAfterALimitedTime_ThoughNoRankReportsThatItW
   EXPECT_EQ(stalled.Decide().reason,
             "host w2 is lost: no contact for 30s, and the ranks of a command report no progress (limit 30s)");
   EXPECT_TRUE(stalled.Decide().lost);
-  stalled.facts.reachable_ranks = 0;
+  stalled.facts.ranks_on_reachable_hosts = 0;
   EXPECT_FALSE(stalled.Decide().lost) << "nothing shows whether the host or the coordinator is cut off";
 }
 
 TEST(HostLoss, WithNoHostReachable_OnlyTheRuleAbandonDecides) {
   Stalled stalled;
   stalled.peers.clear();
-  stalled.facts.reachable_ranks = 0;
+  stalled.facts.ranks_on_reachable_hosts = 0;
   stalled.facts.none_reachable_for = absl::Seconds(599);
   EXPECT_FALSE(stalled.Decide().lost);
   stalled.facts.none_reachable_for = absl::Seconds(600);
