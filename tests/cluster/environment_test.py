@@ -69,7 +69,7 @@ def test_programs_started_with_closed_descriptors_do_not_write_into_their_own_fi
 
     for program, state in ((coordinator, "coordinator"), (worker, "worker-h1")):
         assert [os.readlink(f"/proc/{program.pid}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
-        assert pathlib.Path(cluster.folder / state / "lock").read_text() == f"{program.pid}\n"
+        assert pathlib.Path(cluster.folder / state / "lock").read_text() == f"{program.pid} {socket.gethostname()}\n"
 
 
 def test_silent_clients_of_the_metrics_port_delay_no_scrape(cluster):
