@@ -11,6 +11,7 @@
 #include "coordinator/handlers/checkpoint_facts.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/handlers/hold_jobs.h"
+#include "coordinator/handlers/host_health.h"
 #include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/strays.h"
 #include "coordinator/handlers/trainer_facts.h"
@@ -111,6 +112,8 @@ void Run(Turn& turn, HostFactsReceived& event) {
   auto session = turn.state.sessions.find(event.session);
   if (session == turn.state.sessions.end()) return;  // an old stream: the daemon sends the facts again on its new one
   Host& host = turn.state.hosts.at(session->second);
+  // The next tick does not count this message if the stream has ended by then.
+  RecordContact(turn, host, turn.now);
   for (const v1::Fact& fact : event.batch.facts()) {
     if (fact.sequence() <= host.applied_fact) continue;
     host.applied_fact = fact.sequence();

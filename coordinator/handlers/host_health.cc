@@ -29,6 +29,12 @@ void PublishUnreachable(Turn& turn, const Host& host, const std::string& reason)
 
 }  // namespace
 
+void RecordContact(Turn& turn, Host& host, absl::Time time) {
+  ObserveGap(time - host.last_contact, turn.state.options.lease, host.gaps);
+  host.lease = AdaptiveLease(turn.state.options.lease, host.gaps);
+  host.last_contact = std::max(host.last_contact, time);
+}
+
 absl::Duration LeaseFor(const State& state, const Host& host) { return std::max(host.lease, state.options.lease); }
 
 bool IsReachable(const State& state, const HostName& name) {

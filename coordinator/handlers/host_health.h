@@ -6,6 +6,9 @@
 
 namespace trainyard {
 
+// Records that a message of the host was received at `time`.
+void RecordContact(Turn& turn, Host& host, absl::Time time);
+
 // Returns the host's lease: the configured one, or longer if its messages arrive unevenly.
 absl::Duration LeaseFor(const State& state, const Host& host);
 

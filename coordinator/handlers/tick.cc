@@ -29,7 +29,6 @@
 #include "coordinator/handlers/stragglers.h"
 #include "coordinator/handlers/strays.h"
 #include "coordinator/handlers/watch_commands.h"
-#include "coordinator/policy/health.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/recovery.h"
 
@@ -257,9 +256,7 @@ void Run(Turn& turn, Tick& event) {
     auto session = state.sessions.find(contact.session);
     if (session != state.sessions.end()) {
       Host& host = state.hosts.at(session->second);
-      ObserveGap(contact.time - host.last_contact, state.options.lease, host.gaps);
-      host.lease = AdaptiveLease(state.options.lease, host.gaps);
-      host.last_contact = std::max(host.last_contact, contact.time);
+      RecordContact(turn, host, contact.time);
       RecordHeartbeat(turn, host, contact);
     }
   }

@@ -476,5 +476,23 @@ TEST(CoreHosts, LargeJob_IsNotOvertakenForever) {
   EXPECT_EQ(harness.StateOf("job00three3"), v1::JOB_STATE_PLACED) << "a job that can never fit delays no other job";
 }
 
+// Regression: a host that had been cut off counted as silent although its facts had just arrived.
+TEST(CoreHosts, FactOfASilentHost_IsAContact_EvenIfItsStreamEndsBeforeTheNextTick) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  std::erase(harness.alive, host.session);
+  harness.Advance(absl::Seconds(8));
+  ASSERT_GT(harness.HostOf("w1").last_heard_s(), 7);
+
+  host.Save(Key(kJob, 1, 0), 4);
+  host.Disconnect();
+  harness.Advance(absl::Milliseconds(200));
+
+  EXPECT_LT(harness.HostOf("w1").last_heard_s(), 1);
+}
+
 }  // namespace
 }  // namespace trainyard
