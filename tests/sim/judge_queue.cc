@@ -86,6 +86,7 @@ void Judge::CheckQueue(const Core& core) {
     if (job.record.ending() == v1::JobRecord::ENDING_PREEMPT) CheckPreempted(job);
     if (job.head().generation() == 0) {
       if (job.state() == v1::JOB_STATE_QUEUED) waits_since_.try_emplace(id, engine_.now());
+      if (job.state() == v1::JOB_STATE_PAUSED) waits_since_.erase(id);  // it waits anew when it is resumed
     } else if (started_.insert(id).second && job.head().generation() == 1 && HasTrainers(job.state())) {
       CheckOvertaken(core, job);
     }
