@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kProblemsShown = 10;
 
-// The first bytes of a file, which tell the formats below apart.
+// The first bytes of a file, by which the formats below are recognized.
 std::string FirstBytes(const std::string& path) {
   char bytes[4] = {};
   std::ifstream(path, std::ios::binary).read(bytes, sizeof bytes);

@@ -298,7 +298,7 @@ TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
 }
 
-// Regression: a client that repeats Resume, because it got no answer, was told that the job is not paused.
+// Regression: Resume that a client repeated, because it got no answer, was refused: the job was not paused any more.
 TEST(CoreOperations, RepeatedResume_IsNoError_UntilTheJobIsPausedAgainOrEnds) {
   OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
