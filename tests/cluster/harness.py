@@ -134,7 +134,12 @@ class Program:
             raise AssertionError(message) from None
 
     def signal(self, number):
+        """Sends a signal. Returns from SIGSTOP when the program is stopped, because its other threads run until the
+        thread that takes the signal has been scheduled."""
         self.popen.send_signal(number)
+        if number == signal.SIGSTOP:
+            wait_until(lambda: self.popen.poll() is not None or processes.is_stopped(self.popen.pid),
+                       f"process {self.popen.pid} is stopped", 10)
 
 
 class Cluster:

@@ -42,6 +42,16 @@ def _stat(pid):
         return None
 
 
+def is_stopped(pid):
+    """Whether every thread of a process is stopped by a signal."""
+    try:
+        states = {(thread / "stat").read_text().rpartition(")")[2].split()[0]
+                  for thread in pathlib.Path(f"/proc/{pid}/task").iterdir()}
+    except (OSError, IndexError):
+        return False  # a thread ended meanwhile
+    return states == {"T"}
+
+
 def _collect_orphans():
     me = os.getpid()
     while True:
