@@ -23,15 +23,17 @@ using Json = nlohmann::json;
 
 constexpr int kMaxConfigNesting = 64;
 
-// The name of a special token: a text, or an object with its content.
+// The text of a special token: a text, or an object with its content. Empty: it is neither.
+std::string ContentOf(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_object()) return "";
+  const auto content = value.find("content");
+  return content != value.end() && content->is_string() ? content->get<std::string>() : "";
+}
+
 std::string SpecialName(const Json& config, const char* key) {
   const auto found = config.find(key);
-  if (found == config.end()) return "";
-  if (found->is_string()) return found->get<std::string>();
-  if (found->is_object() && found->contains("content") && (*found)["content"].is_string()) {
-    return (*found)["content"].get<std::string>();
-  }
-  return "";
+  return found == config.end() ? "" : ContentOf(*found);
 }
 
 bool Flag(const Json& json, const char* key, bool otherwise) {
@@ -39,30 +41,27 @@ bool Flag(const Json& json, const char* key, bool otherwise) {
   return found != json.end() && found->is_boolean() ? found->get<bool>() : otherwise;
 }
 
-// Adds the special token that `value` names: a text, or an object with its content and how it is found.
-void AddNamed(const Json& value, std::vector<AddedToken>& named) {
-  AddedToken token;
-  token.special = true;
-  if (value.is_string()) token.content = value.get<std::string>();
-  if (value.is_object() && value.contains("content") && value["content"].is_string()) {
-    token.content = value["content"].get<std::string>();
-    token.single_word = Flag(value, "single_word", false);
-    token.lstrip = Flag(value, "lstrip", false);
-    token.rstrip = Flag(value, "rstrip", false);
-    token.normalized = Flag(value, "normalized", false);
-  }
-  const bool has_room = named.size() < limits::kAddedTokens && token.content.size() <= limits::kAddedTokenBytes;
-  if (!token.content.empty() && has_room) named.push_back(std::move(token));
+// Adds the token that `value` describes: a text, or an object with its content and how it is found.
+void AddToken(const Json& value, int32_t id, bool special, std::vector<AddedToken>& tokens) {
+  AddedToken token = {.content = ContentOf(value),
+                      .id = id,
+                      .single_word = Flag(value, "single_word", false),
+                      .lstrip = Flag(value, "lstrip", false),
+                      .rstrip = Flag(value, "rstrip", false),
+                      .normalized = Flag(value, "normalized", !special),
+                      .special = special};
+  const bool has_room = tokens.size() < limits::kAddedTokens && token.content.size() <= limits::kAddedTokenBytes;
+  if (!token.content.empty() && has_room) tokens.push_back(std::move(token));
 }
 
 // The special tokens that a configuration names: bos_token and so on, and lists of further ones.
 std::vector<AddedToken> NamedTokens(const Json& config) {
   std::vector<AddedToken> named;
   for (const auto& [key, value] : config.items()) {
-    if (absl::EndsWith(key, "_token")) AddNamed(value, named);
+    if (absl::EndsWith(key, "_token")) AddToken(value, /*id=*/0, /*special=*/true, named);
     if (key != "additional_special_tokens" && key != "extra_special_tokens") continue;
     if (!value.is_array() && !value.is_object()) continue;
-    for (const Json& element : value) AddNamed(element, named);
+    for (const Json& element : value) AddToken(element, /*id=*/0, /*special=*/true, named);
   }
   return named;
 }
@@ -72,16 +71,9 @@ std::vector<AddedToken> ConfiguredTokens(const Json& config) {
   std::vector<AddedToken> tokens;
   const auto list = config.find("added_tokens_decoder");
   if (list == config.end() || !list->is_object() || list->size() > limits::kAddedTokens) return tokens;
-  for (const auto& [id, json] : list->items()) {
-    AddedToken token;
-    if (!json.is_object() || !absl::SimpleAtoi(id, &token.id)) continue;
-    token.content = SpecialName(*list, id.c_str());
-    token.special = Flag(json, "special", false);
-    token.single_word = Flag(json, "single_word", false);
-    token.lstrip = Flag(json, "lstrip", false);
-    token.rstrip = Flag(json, "rstrip", false);
-    token.normalized = Flag(json, "normalized", !token.special);
-    if (!token.content.empty() && token.content.size() <= limits::kAddedTokenBytes) tokens.push_back(token);
+  for (const auto& [key, json] : list->items()) {
+    int32_t id = 0;
+    if (json.is_object() && absl::SimpleAtoi(key, &id)) AddToken(json, id, Flag(json, "special", false), tokens);
   }
   std::sort(tokens.begin(), tokens.end(), [](const auto& left, const auto& right) { return left.id < right.id; });
   return tokens;
