@@ -66,10 +66,9 @@ absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_f
 }
 
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options) {
-  const absl::StatusOr<std::vector<StepFolder>> folders = ListCheckpoints(run_folder);
-  RETURN_IF_ERROR(MarkFailedRead(folders.status()));
+  ASSIGN_OR_RETURN(const std::vector<StepFolder> folders, MarkFailedRead(ListCheckpoints(run_folder)));
   FoundCheckpoint found;
-  for (const StepFolder& folder : *folders) {
+  for (const StepFolder& folder : folders) {
     if (options.before_step.has_value() && folder.step >= *options.before_step) continue;
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
         options.verify_bytes ? Checkpoint::Open(folder.path) : Checkpoint::OpenUnverified(folder.path);

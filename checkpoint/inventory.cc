@@ -128,9 +128,7 @@ std::string RunFolderHolder(const std::string& run_folder) {
   if (fd < 0) return "";
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return "";
-  char holder[320];
-  const ssize_t n = pread(fd, holder, sizeof holder, 0);
-  return HolderInLockFile(absl::string_view(holder, n > 0 ? static_cast<size_t>(n) : 0));
+  return HolderInLockFile(fd);
 }
 
 absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,

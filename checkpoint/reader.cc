@@ -130,12 +130,8 @@ Checkpoint::~Checkpoint() = default;
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenManifest(const std::string& path) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
-  absl::StatusOr<std::unique_ptr<CheckpointLease>> lease = CheckpointLease::ToRead(path);
-  RETURN_IF_ERROR(MarkFailedRead(lease.status()));
-  checkpoint->lease_ = *std::move(lease);
-  const absl::StatusOr<std::string> read = ReadManifestText(path);
-  RETURN_IF_ERROR(MarkFailedRead(read.status()));
-  const std::string& text = *read;
+  ASSIGN_OR_RETURN(checkpoint->lease_, MarkFailedRead(CheckpointLease::ToRead(path)));
+  ASSIGN_OR_RETURN(const std::string text, MarkFailedRead(ReadManifestText(path)));
   ASSIGN_OR_RETURN(checkpoint->manifest_, ParseManifest(text), << path);
   checkpoint->manifest_hash_ = ManifestHash(text);
   return checkpoint;

@@ -172,9 +172,7 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   // The process that published a checkpoint may have been killed before it synced the folder. The name must be durable
   // before the run resumes from the checkpoint, and before the checkpoint that it replaced is removed.
   RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
-  const absl::StatusOr<std::vector<std::string>> listed = ListNames(run_folder);
-  RETURN_IF_ERROR(MarkFailedRead(listed.status()));
-  const std::vector<std::string>& names = *listed;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, MarkFailedRead(ListNames(run_folder)));
   std::vector<std::string> messages;
   for (const std::string& name : names) {
     if (IsPartial(name)) {

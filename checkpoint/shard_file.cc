@@ -16,13 +16,12 @@ namespace trainyard {
 
 absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(const std::string& folder, const ManifestFile& listed) {
   const std::string path = JoinPath(folder, listed.name);
-  const absl::StatusOr<int> fd = OpenRegularFile(path, O_RDONLY);
-  RETURN_IF_ERROR(MarkFailedRead(fd.status()));
-  std::unique_ptr<ShardFile> file(new ShardFile(*fd, path, listed));
+  ASSIGN_OR_RETURN(const int fd, MarkFailedRead(OpenRegularFile(path, O_RDONLY)));
+  std::unique_ptr<ShardFile> file(new ShardFile(fd, path, listed));
   // The caller has compared the lengths before (QuickVerifyFiles), but another process may have changed the folder
   // since then.
   struct stat st;
-  if (fstat(*fd, &st) != 0) return MarkFailedRead(ErrnoStatus(errno, absl::StrCat("cannot inspect ", path)));
+  if (fstat(fd, &st) != 0) return MarkFailedRead(ErrnoStatus(errno, absl::StrCat("cannot inspect ", path)));
   if (static_cast<uint64_t>(st.st_size) != listed.bytes) {
     return absl::DataLossError(absl::StrCat(path, " has changed while it was being read"));
   }

@@ -18,6 +18,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/inventory.h"
 #include "checkpoint/lease.h"
+#include "checkpoint/read_error.h"
 #include "client/byte_progress.h"
 #include "client/checkpoint_job.h"
 #include "client/checkpoint_verbs.h"
@@ -108,11 +109,11 @@ absl::StatusOr<InspectedEntry> InspectEntry(const RunEntry& entry, bool verify, 
   InspectedEntry one{.entry = entry};
   if (entry.kind == RunEntry::Kind::kOrphan) return one;
   absl::StatusOr<VerifiedCheckpoint> quick = QuickVerifyCheckpoint(entry.path);
-  if (const absl::Status failed_read = FailedReadOf(quick); !quick.ok() && !failed_read.ok()) {
+  if (IsFailedRead(quick.status())) {
     one.found.problems.push_back({.file = kManifestName,
                                   .expected = "a readable manifest",
-                                  .found = std::string(failed_read.message()),
-                                  .failed_read = failed_read});
+                                  .found = std::string(quick.status().message()),
+                                  .failed_read = quick.status()});
     return one;
   }
   ASSIGN_OR_RETURN(one.found, std::move(quick));

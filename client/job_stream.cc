@@ -67,8 +67,7 @@ bool JobStream::Pause(absl::Duration duration) {
   return !stop_requested_.AwaitFor(&mu_, duration, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopped_; });
 }
 
-absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, absl::Duration* served,
-                                  v1::JobState* final_state) {
+absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state) {
   grpc::ClientContext context;
   ASSIGN_OR_RETURN(Connection::Stub stub, connection_.Begin(context));
   {
@@ -95,8 +94,9 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, absl:
     if (event.has_state() && IsFinal(event.state().state())) *final_state = event.state().state();
   }
   grpc::Status status = reader->Finish();
-  // A coordinator sends its metadata at once, before the first event.
-  if (context.GetServerInitialMetadata().count(kServerHeader) > 0) *served = Clock::GetSteadyClock().TimeNow() - began;
+  // A coordinator sends its metadata at once, before the first event, and a job may have no events for days.
+  const bool has_begun = context.GetServerInitialMetadata().count(kServerHeader) > 0;
+  if (has_begun && Clock::GetSteadyClock().TimeNow() - began > options_.backoff_max) *answered = true;
   absl::MutexLock lock(&mu_);
   context_ = nullptr;
   if (stopped_) return absl::CancelledError("stopped");
@@ -107,7 +107,6 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
   Retry retry(options_);
   while (true) {
     bool answered = false;
-    absl::Duration served;
     v1::JobState final_state = v1::JOB_STATE_UNSPECIFIED;
     absl::Status status = WatchOnce(
         [&](const v1::Event& event) {
@@ -115,10 +114,9 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
           retry.Answered();
           on_event(event);
         },
-        &answered, &served, &final_state);
+        &answered, &final_state);
     if (final_state != v1::JOB_STATE_UNSPECIFIED) return final_state;
-    // A job may have no events for days.
-    if (answered || status.ok() || served > options_.backoff_max) retry.Answered();
+    if (answered || status.ok()) retry.Answered();
     absl::Duration wait;
     if (IsUnanswered(status)) {
       if (!retry.is_unanswered()) on_notice(absl::StrCat(status.message(), "; the job continues; trying again"));

@@ -63,9 +63,9 @@ class JobStream {
   void Stop();
 
  private:
-  // One Watch call. Sets `answered` if any event arrived, and `served` to the time for which the coordinator served the
-  // call, which may have had no events.
-  absl::Status WatchOnce(const OnEvent& on_event, bool* answered, absl::Duration* served, v1::JobState* final_state);
+  // One Watch call. Sets `answered` if any event arrived, or if the coordinator served the call for longer than the
+  // longest backoff.
+  absl::Status WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state);
   bool Pause(absl::Duration duration);
 
   Connection& connection_;

@@ -242,9 +242,7 @@ std::string DescribeHolder(int fd) {
   if (fstat(fd, &file) == 0) {
     if (std::string named = LockHolder(file); !named.empty()) return named;
   }
-  char holder[320];
-  const ssize_t n = pread(fd, holder, sizeof holder, 0);
-  return HolderInLockFile(absl::string_view(holder, n > 0 ? static_cast<size_t>(n) : 0));
+  return HolderInLockFile(fd);
 }
 
 // Whether the open file is the one at `path`, which may have been replaced.

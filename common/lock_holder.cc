@@ -64,4 +64,10 @@ std::string HolderInLockFile(absl::string_view text) {
   return absl::StrCat("process ", pid, fields.size() > 1 ? absl::StrCat(" on host ", EscapeText(fields[1])) : "");
 }
 
+std::string HolderInLockFile(int fd) {
+  char text[320];
+  const ssize_t n = pread(fd, text, sizeof text, 0);
+  return HolderInLockFile(absl::string_view(text, n > 0 ? static_cast<size_t>(n) : 0));
+}
+
 }  // namespace trainyard

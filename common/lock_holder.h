@@ -22,5 +22,6 @@ std::string LockFileText();
 // "process 123 on host w1": what the content of a lock file says. Without the host if an earlier version of the program
 // wrote it; "another process" if it names none. The text is escaped (escape.h).
 std::string HolderInLockFile(absl::string_view text);
+std::string HolderInLockFile(int fd);  // the same, for an open lock file
 
 }  // namespace trainyard
