@@ -325,6 +325,7 @@ void Daemon::FindAddress() {
   if (std::exchange(finds_address_, true)) return;
   auto find = [coordinator = config_.coordinator, present = core_->data_address()] {
     AddressFound found{.present_is_valid = !IsLoopbackHost(present) && !InterfaceOf(present).empty()};
+    if (found.present_is_valid) return found;  // it is kept, so the name server is not needed
     absl::StatusOr<std::string> address = FindDataAddress(coordinator);
     if (!address.ok()) return found;
     found.interface = InterfaceOf(*address);

@@ -120,7 +120,7 @@ struct HomeChecked {
 
 // The data address (FindDataAddress) was looked up again.
 struct AddressFound {
-  std::string address = {};      // empty: it could not be determined
+  std::string address = {};      // empty: it could not be determined, or was not looked up
   std::string interface = {};    // the interface that has it; empty: not known
   bool present_is_valid = true;  // an interface that is not loopback has the address that was announced so far
 };

@@ -199,7 +199,6 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     }
     loss_seed_ = 1;
     output->exposed_comm_s = waited_s() - waited_before_s_;
-    waited_before_s_ = waited_s();
     return output;
   }
 

@@ -110,11 +110,11 @@ void Saver::AddTerms(AgreementTerms& terms) const {
   terms.saves_failed = end.has_value() && !end->status.ok() ? 1 : 0;
 }
 
-std::optional<SaveEnd> Saver::Ended() const {
+std::optional<SaveEnd> Saver::Ended(absl::Duration patience) const {
   // No save follows the last one, so it need not wait for space in the queue. If it did, earlier commits that take
   // longer than checkpoint.timeout_s, because rank 0 reads all data for the first of them, would make it fail.
   const bool waits_for_space = commits_ != nullptr && last_try_ == 0;
-  if (waits_for_space && !commits_->AwaitQueueSpace(absl::ZeroDuration())) return std::nullopt;
+  if (waits_for_space && !commits_->AwaitQueueSpace(patience)) return std::nullopt;
   return thread_.ended();
 }
 
@@ -261,8 +261,7 @@ absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
   double* terms = terms_.mutable_data_ptr<double>();
   for (bool timed_out = false; policy_.under_way().has_value() && !timed_out;) {
     thread_.AwaitEnd(kSlice);
-    if (commits_ != nullptr && last_try_ == 0) commits_->AwaitQueueSpace(kSlice);
-    const std::optional<SaveEnd> end = Ended();
+    const std::optional<SaveEnd> end = Ended(kSlice);
     const bool is_rank_0 = deps_.order.rank == 0;
     under_way_->counts_as_ended = end.has_value();
     terms[0] = end.has_value() ? 1 : 0;

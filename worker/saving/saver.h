@@ -174,8 +174,8 @@ class Saver {
   // Collective. Returns whether rank 0 completed the checkpoint of `step` within checkpoint.timeout_s.
   absl::StatusOr<bool> AwaitComplete(uint64_t step, uint64_t stop_request);
   // How this rank's part of the save under way ended. None: it has not ended, or it is not the last save and no other
-  // save could begin, because too many commits are queued.
-  std::optional<SaveEnd> Ended() const;
+  // save could begin, because too many commits are queued. Waits up to `patience` for space in that queue.
+  std::optional<SaveEnd> Ended(absl::Duration patience = absl::ZeroDuration()) const;
   // Sums terms_ over all ranks.
   absl::Status SumTerms();
   bool GivesUp() const;

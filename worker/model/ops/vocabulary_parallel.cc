@@ -178,12 +178,15 @@ struct VocabularyLossFunction : torch::autograd::Function<VocabularyLossFunction
       const int64_t count = std::min(columns, held - first);
       const at::Tensor scores = pass.ScoresOf(x, weight.narrow(0, first, count));
       scores.sub_(pass.log_sums.unsqueeze(1)).exp_().mul_(weights_of_rows.unsqueeze(1));
-      const at::Tensor numbers = pass.numbers - first;
-      const at::Tensor lacks_target = numbers.lt(0).logical_or(numbers.ge(count));
-      scores.scatter_add_(1, numbers.clamp_min(0).clamp_max(count - 1).unsqueeze(1),
-                          weights_of_rows.neg().masked_fill_(lacks_target, 0).unsqueeze(1));
+      SubtractTargets(scores, NumbersAmong(pass.numbers, first, count), weights_of_rows);
       WriteTransposedProduct(scores.to(x.scalar_type()), x, place.tensor.narrow(0, first, count), place.overwrites);
     }
+  }
+
+  // Subtracts the weight of each row from the score of its target. `numbers`: the column of the target; kNotHeld: none.
+  static void SubtractTargets(const at::Tensor& scores, const at::Tensor& numbers, const at::Tensor& weights_of_rows) {
+    scores.scatter_add_(1, numbers.clamp_min(0).unsqueeze(1),
+                        weights_of_rows.neg().masked_fill_(numbers.lt(0), 0).unsqueeze(1));
   }
 
   // Returns the tensor that has the sum of the gradient of x, or this rank's part of it, after the group's Wait.
@@ -206,9 +209,7 @@ struct VocabularyLossFunction : torch::autograd::Function<VocabularyLossFunction
       scores = pass.ScoresOf(x, weight);
       scores.sub_(pass.log_sums.narrow(0, first, count).unsqueeze(1)).exp_().mul_(weights_of_rows.unsqueeze(1));
     }
-    const at::Tensor numbers = pass.numbers.narrow(0, first, count);
-    scores.scatter_add_(1, numbers.clamp_min(0).unsqueeze(1),
-                        weights_of_rows.neg().masked_fill_(numbers.lt(0), 0).unsqueeze(1));
+    SubtractTargets(scores, pass.numbers.narrow(0, first, count), weights_of_rows);
     return scores.to(x.scalar_type());
   }
 };
