@@ -181,8 +181,10 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   if (job_state == v1::JOB_STATE_RUNNING) {
     CountRecordedStep(job.published.step_unix_ms(), job.world_size(), ledger);
   }
-  job.published.clear_step_unix_ms();  // it is a time of the earlier coordinator's clock
-  job.published_changed = true;
+  if (job.published.step_unix_ms() != 0) {
+    job.published.clear_step_unix_ms();  // it is a time of the earlier coordinator's clock
+    job.published_changed = true;
+  }
   FollowWallClock(ledger);
   IndexQueue(job, now, state);
   for (const auto& [name, ranks] : job.ranks_on) {

@@ -33,7 +33,6 @@ namespace {
 
 // The number of replaced daemon processes that are remembered per host, so that they are refused if they attach again.
 constexpr int kPastIncarnations = 8;
-constexpr size_t kVersionBytes = 64;  // a sentence has no more of a version
 
 // Removes a host that is unreachable and has no trainers, if the table of hosts is full.
 absl::Status MakeSpaceForHost(Turn& turn) {
@@ -272,7 +271,7 @@ void EndMixedGroups(Turn& turn, const Host& host) {
 void WarnOfVersion(Turn& turn, const Host& host) {
   const std::string& version = host.inventory.version();
   if (version.empty() || IsSameRelease(version, kVersion)) return;
-  turn.Warn(absl::StrCat("the daemon of host ", host.name.value(), " has version ", version.substr(0, kVersionBytes),
+  turn.Warn(absl::StrCat("the daemon of host ", host.name.value(), " has ", VersionName(version),
                          " and this coordinator version ", kVersion,
                          "; they work together, but install the same version on all hosts when you can"));
 }

@@ -85,7 +85,7 @@ uint32_t RankGroup(const Job& job) {
   return static_cast<uint32_t>(LayoutOf(spec).tensor);
 }
 
-bool NeedsOneVersion(const Job& job) { return !job.head().spec().has_command() && !job.head().spec().has_probe(); }
+bool NeedsOneVersion(const Job& job) { return job.head().spec().has_train(); }
 
 std::vector<HostSlots> AllHosts(const State& state) {
   std::vector<HostSlots> hosts = FreeSlots(state);

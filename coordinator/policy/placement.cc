@@ -99,19 +99,22 @@ std::string DescribeCpus(const PlacementFacts& facts) {
   return facts.cpus == 0 ? "" : absl::StrCat(" with ", Plural(facts.cpus, "CPU"), " each (command.cpus)");
 }
 
+uint64_t CountUsable(const PlacementFacts& facts) {
+  uint64_t free = 0;
+  for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
+  return free;
+}
+
 // Names the versions that divide the hosts which the job may use; empty if these have one version.
 std::string DescribeVersions(const PlacementFacts& facts) {
   std::vector<std::string> texts;
   for (const PlacementFacts& one : OfEachVersion(facts)) {
     std::vector<std::string> names;
-    uint64_t free = 0;
     for (const HostSlots& host : facts.hosts) {
-      if (!ReasonAgainstHost(one, host).empty()) continue;
-      names.push_back(host.name.value());
-      free += Usable(one, host);
+      if (ReasonAgainstHost(one, host).empty()) names.push_back(host.name.value());
     }
     if (names.empty()) continue;
-    texts.push_back(absl::StrCat(VersionName(*one.version), " with ", Plural(free, "free slot"), " (",
+    texts.push_back(absl::StrCat(VersionName(*one.version), " with ", Plural(CountUsable(one), "free slot"), " (",
                                  NameList(std::move(names)), ")"));
   }
   if (texts.size() < 2) return "";
@@ -172,12 +175,6 @@ bool HaveOneVersion(absl::Span<const HostSlots> hosts, const RanksByHost& chosen
     ++next;
   }
   return versions.size() <= 1;
-}
-
-uint64_t CountUsable(const PlacementFacts& facts) {
-  uint64_t free = 0;
-  for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
-  return free;
 }
 
 // `versions`: OfEachVersion(facts). Hosts that would be chosen without regard to their versions are preferred.

@@ -52,7 +52,12 @@ struct RpcContext {
   template <typename Reactor>
   Reactor* Refuse(const char* method, grpc::CallbackServerContext& call, Need need) const {
     const absl::Status status = Admit(call, need).status();
-    if (status.ok()) return nullptr;
+    return status.ok() ? nullptr : Refuse<Reactor>(method, status);
+  }
+
+  // A stream that refuses an admitted call with this error.
+  template <typename Reactor>
+  Reactor* Refuse(const char* method, const absl::Status& status) const {
     Count(method, status.code());
     return new RefusedStream<Reactor>(status);  // deletes itself in OnDone
   }

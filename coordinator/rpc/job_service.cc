@@ -16,14 +16,6 @@ constexpr int kJobIdLength = 12;  // 60 bits: practically unique within a cluste
 // The number of lines that may wait for a slow reader before the hosts that push them must wait.
 constexpr size_t kLogLinesWaiting = 1'024;
 
-// Ends a stream for which the quota has no slot.
-template <typename Message>
-grpc::ServerWriteReactor<Message>* RefuseStream(const RpcContext& context, const char* method,
-                                                const absl::Status& status) {
-  context.Count(method, status.code());
-  return new RefusedStream<grpc::ServerWriteReactor<Message>>(status);  // deletes itself in OnDone
-}
-
 }  // namespace
 
 // One Watch stream. It requests a batch from the core, writes it, and requests the next; so it holds only one batch,
@@ -294,7 +286,7 @@ grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerC
     return refused;
   }
   absl::StatusOr<StreamQuota::Slot> slot = quota_.Open(context->peer());
-  if (!slot.ok()) return RefuseStream<v1::Event>(context_, "Watch", slot.status());
+  if (!slot.ok()) return context_.Refuse<grpc::ServerWriteReactor<v1::Event>>("Watch", slot.status());
   auto stream = std::make_shared<WatchStream>(context_, watches_, *std::move(slot), *request);
   WatchStream* reactor = stream.get();
   absl::MutexLock lock(&stalled_mu_);
@@ -310,7 +302,7 @@ grpc::ServerWriteReactor<v1::LogLine>* JobServiceImpl::Logs(grpc::CallbackServer
     return refused;
   }
   absl::StatusOr<StreamQuota::Slot> slot = quota_.Open(context->peer());
-  if (!slot.ok()) return RefuseStream<v1::LogLine>(context_, "Logs", slot.status());
+  if (!slot.ok()) return context_.Refuse<grpc::ServerWriteReactor<v1::LogLine>>("Logs", slot.status());
   auto stream = std::make_shared<LogsStream>(context_, readers_, *std::move(slot), bridge_);
   LogsStream* reactor = stream.get();
   reactor->Start(std::move(stream), *request);

@@ -208,11 +208,8 @@ TEST(CommandCheck, ARankThatWaitsForIt_IsStartedByTheNextDaemon_OrEndsIfTheJobIs
     EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "no process has started";
     if (paused) harness.Pause(kJob);
 
-    host.Detach();
     host.running.clear();
-    host.incarnation = 12;
-    host.sequence = 0;
-    host.Attach();
+    host.ReplaceDaemon();
     harness.Advance(absl::Seconds(2));
     host.Apply();
 
@@ -333,10 +330,7 @@ TEST(CommandPause, IsCarriedOut_IfTheDaemonIsReplacedWhileTheCommandEnds) {
     ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
     if (paused) harness.Pause(kJob);
 
-    host.Detach();
-    host.incarnation = 12;
-    host.sequence = 0;
-    host.Attach();
+    host.ReplaceDaemon();
     for (uint32_t rank = 0; rank < 2; ++rank) host.Exit(Key(kJob, 1, rank), 0);
 
     EXPECT_EQ(harness.StateOf(kJob), paused ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_SUCCEEDED);

@@ -415,11 +415,8 @@ TEST(CoreRestart, NothingIsStarted_UntilEveryHostHasAttached) {
 TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostTheTrainer) {
   RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
-  one.host.Detach();
   one.host.running.clear();
-  one.host.incarnation = 12;
-  one.host.sequence = 0;
-  one.host.Attach();
+  one.host.ReplaceDaemon();
   EXPECT_EQ(one.host.desired().trainers_size(), 0)
       << "the old trainer may still report its exit, so no group starts yet";
 
@@ -434,10 +431,7 @@ TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
   BringToRunning(one.harness, one.host, kJob);
   one.host.Detach();
   one.host.Attach();  // the same daemon dials again: no new event
-  one.host.Detach();
-  one.host.incarnation = 12;
-  one.host.sequence = 0;
-  one.host.Attach();
+  one.host.ReplaceDaemon();
 
   EXPECT_THAT(one.harness.Decisions(kJob), Contains("adoption: a new daemon of host w1 adopted ranks 0, 1").Times(1));
   EXPECT_EQ(one.Get().generation(), 1u);

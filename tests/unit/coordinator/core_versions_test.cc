@@ -19,11 +19,8 @@ struct MixedHosts {
   }
   // A new daemon with this version replaces that of the host.
   void Upgrade(FakeHost& host, const std::string& version) {
-    host.Detach();
-    ++host.incarnation;
-    host.sequence = 0;
     host.inventory.set_version(version);
-    host.Attach();
+    host.ReplaceDaemon();
   }
   void Run() {
     const uint64_t generation = harness.Get(kJob).generation();
@@ -97,10 +94,7 @@ TEST(CoreVersions, AJobThatCannotStartOnAHost_WaitsForTheEndOfTheUpgrade) {
 
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING) << harness.Get(kJob).reason();
 
-  first.Detach();
-  first.incarnation = 12;
-  first.sequence = 0;
-  first.Attach();
+  first.ReplaceDaemon();
   EXPECT_EQ(harness.Get(kJob).generation(), 2u) << harness.Get(kJob).reason();
 }
 

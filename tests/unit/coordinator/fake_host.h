@@ -47,6 +47,13 @@ class FakeHost {
     std::erase(harness.alive, session);
     harness.Handle(DetachHost{session});
   }
+  // Another daemon process takes the place of this one, with a new outbox. It finds the trainers in `running`.
+  void ReplaceDaemon() {
+    Detach();
+    ++incarnation;
+    sequence = 0;
+    Attach();
+  }
   // The coordinator receives nothing from this host any more, and is not notified.
   void Disconnect() { std::erase(harness.alive, session); }
   bool refused() const { return harness.ended_sessions.contains(session); }
