@@ -32,19 +32,15 @@ class Work:
 
     def renew(self):
         """Chooses a new job to watch, because the coordinator keeps only the newest ones."""
-        self._watched = self._submit(self._command())
-        self._await_end(self._watched)
+        self._watched = self.command()
 
     def train(self):
-        request = self._stage.request()
-        spec = request.spec
-        spec.name, spec.checkpoint.dir = "short", str(self._stage.folder / "runs" / str(next(self._numbers)))
-        spec.train.data.text[:] = [str(self._stage.cluster.text)]
-        spec.train.steps, spec.resources.threads_per_rank = 200, 1
-        self._await_end(self._submit(request))
+        request = self._stage.training("short", 200)
+        request.spec.checkpoint.dir = str(self._stage.folder / "runs" / str(next(self._numbers)))
+        self._run(request)
 
     def command(self):
-        self._await_end(self._submit(self._command()))
+        return self._run(self._stage.command("short", "/bin/true"))
 
     def watch(self):
         call = self._jobs.Watch(self._stage.schema.service.WatchRequest(job_id=self._watched),
@@ -60,22 +56,12 @@ class Work:
         connection.getresponse().read(200)
         connection.close()
 
-    def _command(self):
-        request = self._stage.request()
-        spec = request.spec
-        spec.name = "short"
-        spec.ClearField("train")
-        spec.ClearField("checkpoint")
-        spec.command.argv[:] = ["/bin/true"]
-        spec.command.workdir = str(self._stage.folder)
-        return request
-
-    def _submit(self, request):
-        return self._jobs.Submit(request, timeout=operate_rows.LIMIT_S).job_id
-
-    def _await_end(self, job):
+    def _run(self, request):
+        """Submits a job, waits for its end, and returns its id."""
+        job = self._stage.submit_one(request)
         for _ in self._jobs.Watch(self._stage.schema.service.WatchRequest(job_id=job), timeout=operate_rows.LIMIT_S):
             pass
+        return job
 
 
 def main(plan):

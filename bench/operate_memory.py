@@ -130,18 +130,13 @@ class Load:
                 worker = cluster.start_worker(name, slots, "--config", config, "--metrics", f"127.0.0.1:{port}",
                                               "--health", "")
             self.workers[name] = (worker, port)
-        long = self._training("long", 100_000_000)
+        long = stage.training("long", 100_000_000)
         # On a busy machine a trainer that may run for a tenth of the time can seem to hang.
         long.spec.recovery.on_hang = stage.schema.job.ON_HANG_NOTIFY
-        self.job = self._submit(long)
-        talker = stage.request()
-        talker.spec.name = "talker"
-        talker.spec.ClearField("train")
-        talker.spec.command.argv[:] = ["/bin/sh", "-c", COMMAND]
-        talker.spec.command.workdir = str(stage.folder)
-        self.talker = self._submit(talker)
+        self.job = stage.submit_one(long)
+        self.talker = stage.submit_one(stage.command("talker", "/bin/sh", "-c", COMMAND))
         cluster.wait_for_step(self.job, 10)
-        short = self._training("short", 200).SerializeToString().hex()
+        short = stage.training("short", 200).SerializeToString().hex()
         rest = str(self._rest)
         visits = {"job": self.job, "talker": self.talker, "after_step": 10, "http": cluster.metrics_port, "rest": rest,
                   "metrics": [cluster.metrics_port, *(port for _, port in self.workers.values())]}
@@ -177,18 +172,6 @@ class Load:
             yield
         finally:
             self._rest.unlink()
-
-    def _training(self, name, steps):
-        request = self.stage.request()
-        spec = request.spec
-        spec.name, spec.checkpoint.dir = name, str(self.stage.folder / name)
-        spec.train.data.text[:] = [str(self.stage.cluster.text)]
-        spec.train.steps = steps
-        spec.resources.threads_per_rank = 1
-        return request
-
-    def _submit(self, request):
-        return self.stage.cluster.jobs.Submit(request, timeout=operate_rows.LIMIT_S).job_id
 
     def programs(self):
         """{name: (process, port of its metrics)}"""

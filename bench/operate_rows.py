@@ -214,13 +214,36 @@ class Stage:
         spec.recovery.max_restarts = 0
         return self.schema.service.SubmitRequest(spec=spec)
 
+    def training(self, name, steps):
+        """A submission of a job that is trained."""
+        request = self.request()
+        spec = request.spec
+        spec.name, spec.checkpoint.dir = name, str(self.folder / name)
+        spec.train.data.text[:] = [str(self.cluster.text)]
+        spec.train.steps = steps
+        spec.resources.threads_per_rank = 1
+        return request
+
+    def command(self, name, *argv):
+        """A submission of a job that runs a command."""
+        request = self.request()
+        spec = request.spec
+        spec.name = name
+        spec.ClearField("train")
+        spec.command.argv[:] = argv
+        spec.command.workdir = str(self.folder)
+        return request
+
+    def submit_one(self, request):
+        return self.cluster.jobs.Submit(request, timeout=LIMIT_S).job_id
+
     def submit(self, count, ranks=1):
         """The ids of `count` new jobs."""
         request, made = self.request(ranks), []
         for number in range(count):
             request.spec.name = f"bench-{number}"
             request.spec.checkpoint.dir = f"/bench/{number}"
-            made.append(self.cluster.jobs.Submit(request, timeout=LIMIT_S).job_id)
+            made.append(self.submit_one(request))
         return made
 
     def wait_for_running(self, count):
