@@ -211,7 +211,7 @@ std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code) {
                {"restarts", job.restarts()},
                {"generation", job.generation()},
                {"tokens_per_s", stats.TokensPerSecond()},
-               {"dir", job.spec().checkpoint().dir()}};
+               {"dir", OfSpec(job, job.spec().checkpoint().dir())}};
   line["last_loss"] = stats.has_loss() ? Json(stats.last_loss()) : Json();
   line["eval_loss"] = stats.newest_eval().has_value() ? Json(stats.newest_eval()->loss()) : Json();
   const v1::CheckpointInfo* newest = NewestConfirmed(job);

@@ -1,6 +1,6 @@
 // Events as JSON for programs, one object per line: numbers with full precision, snake_case keys, ids as strings. The
-// first line describes the job, the last its end. A loss that is not finite is null. With the token of viewers, which
-// shows no specs, what a spec has except for the name and the number of ranks is null. Pure.
+// first line describes the job, the last its end. A loss that is not finite is null. The token of viewers shows no
+// specs: values from the spec are then null, except the name and the number of ranks, and the layout is empty. Pure.
 #pragma once
 
 #include <string>

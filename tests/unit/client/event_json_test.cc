@@ -100,6 +100,19 @@ TEST(DoneLine, ContainsStateExitCodeAndCheckpoint) {
   EXPECT_TRUE(json["eval_loss"].is_null());
 }
 
+TEST(DoneLine, HasNoRunFolderForViewers) {
+  v1::Job job;
+  job.mutable_spec()->set_name("tiny");
+
+  const auto hidden = nlohmann::json::parse(DoneLine(job, RunStats(), 0));
+  job.mutable_spec()->mutable_train()->set_steps(10);
+  job.mutable_spec()->mutable_checkpoint()->set_dir("/runs/tiny");
+  const auto shown = nlohmann::json::parse(DoneLine(job, RunStats(), 0));
+
+  EXPECT_TRUE(hidden["dir"].is_null());
+  EXPECT_EQ(shown["dir"], "/runs/tiny");
+}
+
 TEST(JobJson, HasStateAndGenerationAtItsTopLevel) {
   v1::Job job;
   job.set_job_id("k3x7q2ab");
