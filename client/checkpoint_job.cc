@@ -20,10 +20,11 @@
 namespace trainyard::client {
 namespace {
 
+// The most bytes of a hash in the table, and of any other text.
 constexpr size_t kHashShown = 12;
-constexpr size_t kPathShown = 1000;
+constexpr size_t kTextShown = 1000;
 
-struct NowOptions {
+struct SaveNowOptions {
   std::string job_id;
   std::string reason = "trainctl checkpoint now";
   bool wait = false;
@@ -46,7 +47,8 @@ absl::StatusOr<uint64_t> NewestEvent(Connection& connection, const std::string& 
   return events.events().empty() ? 0 : events.events().rbegin()->sequence();
 }
 
-absl::Status Await(Connection& connection, const v1::Job& job, uint64_t last_sequence, const NowOptions& options) {
+absl::Status AwaitSave(Connection& connection, const v1::Job& job, uint64_t last_sequence,
+                       const SaveNowOptions& options) {
   const AwaitedSave awaited(job, last_sequence);
   JobStream stream(connection, job.job_id(), options.reconnect.retry);
   AwaitedSave::Result result = AwaitedSave::Result::kNone;
@@ -77,7 +79,7 @@ absl::Status Await(Connection& connection, const v1::Job& job, uint64_t last_seq
   return absl::OkStatus();
 }
 
-absl::Status Now(const Globals& globals, NowOptions options) {
+absl::Status SaveNow(const Globals& globals, SaveNowOptions options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.reconnect.connect_wait()));
   ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   uint64_t last_sequence = 0;
@@ -88,7 +90,7 @@ absl::Status Now(const Globals& globals, NowOptions options) {
   request.set_job_id(options.job_id);
   request.set_reason(options.reason);
   ASSIGN_OR_RETURN(v1::Job job, SaveJob(*connection, request));
-  if (options.wait) return Await(*connection, job, last_sequence, options);
+  if (options.wait) return AwaitSave(*connection, job, last_sequence, options);
   if (options.json) {
     PrintJson(JobJson(job));
   } else {
@@ -126,13 +128,13 @@ std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns) 
     const std::string& folder =
         job.spec().has_command() ? job.spec().command().checkpoint_dir() : job.spec().checkpoint().dir();
     return absl::StrCat("job ", job.job_id(), " is ", StateName(job.state()), " and has saved nothing yet",
-                        folder.empty() ? "" : absl::StrCat("; its folder is ", Printable(folder, kPathShown)), "\n");
+                        folder.empty() ? "" : absl::StrCat("; its folder is ", Printable(folder, kTextShown)), "\n");
   }
   std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "SIZE", "AGE", "STATE", "MANIFEST", "PATH"}};
   for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
     rows.push_back({absl::StrCat(info->step()), absl::StrCat(info->generation()), BytesText(info->size_bytes()),
                     Age(*info, now), StateOf(*info), Printable(info->manifest_hash(), kHashShown),
-                    Printable(info->path(), kPathShown)});
+                    Printable(info->path(), kTextShown)});
   }
   return Table(rows, columns);
 }
@@ -142,8 +144,8 @@ std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, in
   return Table({{"step", absl::StrCat(info.step())},
                 {"generation", absl::StrCat(info.generation())},
                 {"state", state},
-                {"path", Printable(info.path(), kPathShown)},
-                {"manifest hash", Printable(info.manifest_hash(), kPathShown)},
+                {"path", Printable(info.path(), kTextShown)},
+                {"manifest hash", Printable(info.manifest_hash(), kTextShown)},
                 {"size", BytesText(info.size_bytes())},
                 {"age", Age(info, now)}},
                columns);
@@ -188,7 +190,7 @@ AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
   // A script may save without a request, and repeats steps after a restart. So only `requested` shows that a checkpoint
   // answers a request.
   if (is_command_) return event.has_checkpoint() && event.checkpoint().requested() ? Result::kSaved : Result::kNone;
-  // A later group, which may begin with an earlier step, saves because of the request.
+  // A later generation still carries out the request. It may begin at an earlier step, so any of its saves counts.
   const uint64_t first_step = event.generation() > generation_ ? 1 : step_at_request_;
   if (event.has_checkpoint() && event.checkpoint().step() >= first_step) return Result::kSaved;
   const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;
@@ -196,7 +198,7 @@ AwaitedSave::Result AwaitedSave::Classify(const v1::Event& event) const {
 }
 
 void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
-  auto options = std::make_shared<NowOptions>();
+  auto options = std::make_shared<SaveNowOptions>();
   CLI::App* verb = app.add_subcommand("now", "Make a running job save at its next step");
   verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Reason, recorded in the events");
@@ -209,7 +211,7 @@ void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "2: there is no such job, or it is not training.\n\n"
       "Examples:\n  trainctl checkpoint now k3x7q2ab --wait");
   verb->callback([&globals, options, chosen] {
-    *chosen = [&globals, options] { return ReportStatus(Now(globals, *options), options->json); };
+    *chosen = [&globals, options] { return ReportStatus(SaveNow(globals, *options), options->json); };
   });
 }
 

@@ -11,7 +11,7 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kVerbBytes = 100;
+constexpr size_t kVerbBytes = 100;  // the most bytes of an unknown verb that a message shows
 
 // Verbs of other programs, with what to use instead.
 struct Hint {

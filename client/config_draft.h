@@ -28,8 +28,9 @@ struct ConfigFacts {
   uint32_t cores = 1;
   uint32_t gpus = 0;
   uint32_t gpu_compute_major = 0;
-  uint64_t memory_bytes = 0;      // of this machine; 0: unknown
-  bool elsewhere = false;         // the job runs on other machines, so its files need not be here
+  uint64_t memory_bytes = 0;  // of this machine; 0: unknown
+  // The job runs on other machines, so that missing files and too little memory on this machine cause only warnings.
+  bool elsewhere = false;
   bool accelerate = false;        // the command writes a file for Accelerate, not a job file
   std::string working_directory;  // relative paths are resolved against it
 };
@@ -57,13 +58,14 @@ struct Draft {
   v1::JobSpec spec;                             // as it is written: without sizes from a preset or a folder
   std::vector<AskedQuestion> questions;         // in order, without those that the command line answers
   std::vector<std::string> unanswered;          // ids of questions that have neither an answer nor a default
-  Problems problems;                            // of the whole job; with `elsewhere`, those of files are warnings
+  Problems problems;                            // of the whole job; see ConfigFacts::elsewhere
   std::map<std::string, std::string> comments;  // by key of the job
 };
 
 Draft MakeDraft(const ConfigInput& input, const ConfigFacts& facts, const ConfigAnswers& answers);
 
-// The id of the question of `draft` whose keys are nearest to the key of a problem; empty: none.
+// The id of the question of `draft` that can correct a problem with `key`: the one with a key that begins with the most
+// equal parts. Empty: none.
 std::string OwnerOf(const Draft& draft, absl::string_view key);
 
 // Splits a command line as a shell does, with quotes and backslashes, without expansions. Pure.

@@ -50,7 +50,7 @@ absl::string_view EffectName(foreign::Effect effect) {
   return "refused";
 }
 
-// --model is a folder if it looks like a path, else a preset.
+// The value of --model is a folder if it contains a slash or exists as a file or folder, otherwise a preset.
 void AddModel(ImportOptions* options) {
   if (options->model.empty()) return;
   const bool is_path = absl::StrContains(options->model, '/') || FileExists(options->model);
@@ -76,15 +76,15 @@ absl::StatusOr<ImportedFile> ReadForeign(const JobInput& input) {
   Problems all;
   imported.job = foreign::ImportFile(file, *dialect, ReadNamedFile, &all, &positions);
   v1::JobSpec complete = imported.job.spec;
-  const size_t translated = all.all().size();
+  const size_t num_of_translation = all.all().size();
   foreign::CheckForeignJob(&imported.job, file, &complete, &all, &positions);
   for (size_t i = 0; i < all.all().size(); ++i) {
     const Problem& problem = all.all()[i];
     const auto& missing = imported.job.missing;
-    const bool is_missing = i >= translated && !problem.is_warning &&
+    const bool is_missing = i >= num_of_translation && !problem.is_warning &&
                             std::find(missing.begin(), missing.end(), problem.path) != missing.end();
     // A warning about a job without model and ranks would be premature.
-    const bool is_premature = i >= translated && problem.is_warning && !missing.empty();
+    const bool is_premature = i >= num_of_translation && problem.is_warning && !missing.empty();
     if (!is_missing && !is_premature) imported.problems.Add(problem);
   }
   return imported;
