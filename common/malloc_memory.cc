@@ -45,7 +45,7 @@ void ReturnFreedMemory() {
 
 bool TrimPolicy::ShouldTrim(uint64_t unused_bytes, uint64_t used_bytes) {
   left_bytes_ = std::min(left_bytes_, unused_bytes);
-  return unused_bytes - left_bytes_ >= std::clamp(used_bytes / kUsedPerGrowth, kMinGrowthBytes, kMaxGrowthBytes);
+  return unused_bytes - left_bytes_ >= std::clamp(used_bytes / kGrowthDivisor, kMinGrowthBytes, kMaxGrowthBytes);
 }
 
 MemoryTrimmer::MemoryTrimmer(Effects effects) : effects_(std::move(effects)), thread_([this] { Run(); }) {}

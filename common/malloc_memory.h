@@ -31,14 +31,16 @@ uint64_t UnusedResidentBytes();
 // Returns the freed pages of all arenas to the system. Threads that use an arena wait while its pages are returned.
 void ReturnFreedMemory();
 
-// Decides when to return freed memory: when the unused memory has grown by 1/256 of the used memory, but by at least
-// 256 KiB and at most 16 MiB, since the last time. What was left then consists of parts of pages, which cannot be
-// returned. With a larger limit, the resident memory would grow for hours, up to the highest use since the start.
+// Decides when to return freed memory: when the unused memory has grown enough since the last time. Enough is 1/256 of
+// the used memory, but not less than 256 KiB or more than 16 MiB. Unused memory that remains after it was returned
+// consists of parts of pages, which cannot be returned, so only the growth counts. With a larger limit, the resident
+// memory would grow for hours, up to the highest use since the start.
 class TrimPolicy {
  public:
-  static constexpr uint64_t kUsedPerGrowth = 256, kMinGrowthBytes = 256 << 10, kMaxGrowthBytes = 16 << 20;
+  static constexpr uint64_t kGrowthDivisor = 256, kMinGrowthBytes = 256 << 10, kMaxGrowthBytes = 16 << 20;
 
   bool ShouldTrim(uint64_t unused_bytes, uint64_t used_bytes);
+  // Call it after freed memory was returned, with the unused memory that remains.
   void Trimmed(uint64_t unused_bytes) { left_bytes_ = unused_bytes; }
 
  private:

@@ -21,8 +21,8 @@ class RotatedLog {
  public:
   struct Options {
     std::string path;
-    uint64_t max_bytes = 0;  // 0: the file is never renamed here
-    uint32_t max_files = 1;  // the number of old files
+    uint64_t max_bytes = 0;  // 0: this class never renames the file
+    uint32_t max_files = 1;  // the most renamed files that are kept
   };
 
   // Opens the file, or creates it with mode 0640 minus the umask. Possible errors: NotFound: its folder does not
@@ -36,7 +36,7 @@ class RotatedLog {
   // writes to the file that is still open.
   bool Write(const std::string& line);
 
-  // The next Write opens the file by its path.
+  // Makes the next Write open the file by its path again.
   void RequestReopen() { reopen_ = true; }
 
  private:

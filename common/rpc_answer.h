@@ -1,5 +1,4 @@
-// The statuses of failed calls, each with a reason that programs can read. Control tier.
-// Header-only. Pure.
+// The statuses of failed calls, each with a reason that programs can read. Control tier. Header-only. Pure.
 #pragma once
 
 #include <grpcpp/support/status.h>
