@@ -25,7 +25,7 @@ struct ExportOptions {
 
 // Writes the parameters of `checkpoint`, with adapters merged into their matrices, into a new folder `out`, with a
 // tokenizer if the tokens are bytes or the options name a tokenizer. The folder gets its name `out` only when it is
-// complete; a folder that another process makes there meanwhile is at <out>.partial afterwards. Fails with
+// complete; if another process makes a folder `out` meanwhile, that folder is renamed to <out>.partial. Fails with
 // AlreadyExists if something is at `out`, with FailedPrecondition if the checkpoint is of another model, with
 // InvalidArgument if an option is not valid or `dtype` cannot store a weight, and with the errors of reading the
 // checkpoint and of the file system.

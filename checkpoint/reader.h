@@ -36,8 +36,8 @@ namespace trainyard {
 class Checkpoint {
  public:
   // Fails with NotFound if there is no checkpoint at `path`, with DataLoss that names file and tensor if it is damaged,
-  // with Unavailable if it is being removed, and with a failed read (read_error.h) if it cannot be read. Every function
-  // that reads fails with a failed read, too.
+  // with Unavailable if it is being removed, and with a failed read (read_error.h) if it cannot be read. The other
+  // functions that read can fail with a failed read, too.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
   // The same, but checks only manifest, names and lengths. Bytes that are read later are always hashed.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenUnverified(const std::string& path);

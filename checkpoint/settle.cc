@@ -108,12 +108,12 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
 
 // On a file system without atomic exchange, a checkpoint that is being replaced has another name for a moment
 // (file_system.cc). Renames it back if the replacement was interrupted, and removes it otherwise. Fails with a failed
-// read.
+// read (read_error.h).
 absl::Status SettleReplaced(const std::string& run_folder, const std::string& name, bool removes,
                             FileSystem& file_system, std::vector<std::string>& messages) {
   const std::string old = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(old, {});
-  // Left for the later version of the program that wrote it.
+  // A later version of the program wrote the folder, so this version leaves it there.
   if (absl::IsUnimplemented(verified.status())) return absl::OkStatus();
   RETURN_IF_ERROR(FailedReadOf(verified)) << name << " may hold a good checkpoint, so it is not removed";
   const bool good = verified.ok() && verified->manifest.has_value() && verified->problems.empty();
@@ -131,10 +131,10 @@ absl::Status SettleReplaced(const std::string& run_folder, const std::string& na
   return absl::OkStatus();
 }
 
-// A file that WriteFileAtomically or FileLock::Seize left because its process was killed. The name ends with the number
-// of the process; if that process still runs on this host, it is still writing the file. These functions make no
-// folders, so a folder with such a name belongs to the user.
-bool IsTemporary(const std::string& run_folder, const std::string& name) {
+// Whether this is a temporary file that WriteFileAtomically or FileLock::Seize left because its process was killed. The
+// name of such a file ends with the ID of the process; if that process still runs on this host, it is still writing the
+// file. Neither function makes a folder, so a folder with such a name belongs to the user.
+bool IsAbandonedFile(const std::string& run_folder, const std::string& name) {
   struct stat st;
   if (lstat(JoinPath(run_folder, name).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return false;
   int pid = 0;
@@ -177,7 +177,7 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   for (const std::string& name : names) {
     if (IsPartial(name)) {
       RETURN_IF_ERROR(SettleOne(run_folder, name, options, file_system, messages));
-    } else if (options.removes && IsTemporary(run_folder, name)) {
+    } else if (options.removes && IsAbandonedFile(run_folder, name)) {
       file_system.RemoveAll(JoinPath(run_folder, name)).IgnoreError();
     }
   }

@@ -39,7 +39,7 @@ class WriteBackTest : public testing::Test {
   RecordingDisk disk_;
 };
 
-TEST_F(WriteBackTest, EachRangeIsStarted_TheOneBeforeAwaited_AndTheSyncComesLast) {
+TEST_F(WriteBackTest, EachRangeIsStarted_ThenTheRangeBeforeItIsAwaited_AndTheSyncIsLast) {
   ASSERT_TRUE(Write(disk_, 5 * kChunk + 40).ok());
 
   const std::vector<std::string> calls = disk_.calls();
@@ -83,11 +83,11 @@ TEST_F(WriteBackTest, HashesComputedBefore_EqualThoseOfTheWriter) {
 
   auto hashed_before = Write(disk_, bytes, &hashes);
   std::filesystem::remove(folder_ / "shard-00000.safetensors");
-  auto found = Write(disk_, bytes);
+  auto hashed_by_writer = Write(disk_, bytes);
 
-  ASSERT_TRUE(hashed_before.ok() && found.ok());
-  EXPECT_EQ(hashed_before->file.hash, found->file.hash);
-  EXPECT_EQ(hashed_before->tensors[0].pieces[0].hash, found->tensors[0].pieces[0].hash);
+  ASSERT_TRUE(hashed_before.ok() && hashed_by_writer.ok());
+  EXPECT_EQ(hashed_before->file.hash, hashed_by_writer->file.hash);
+  EXPECT_EQ(hashed_before->tensors[0].pieces[0].hash, hashed_by_writer->tensors[0].pieces[0].hash);
   EXPECT_FALSE(hashes.nonfinite);
   values.assign(bytes, '\xff');
   EXPECT_TRUE(HashEntry(Entry(bytes), values).nonfinite);
