@@ -42,7 +42,8 @@ void AddBlock(DescriptionBuilder& builder, const std::string& name, const ModelS
   AddRowProjection(builder, name + ".mlp.down_proj", sizes.inner, d, sizes.mlp_bias, /*granule=*/1);
 }
 
-// The order of transformers: the embedding, the blocks, the last norm, the head.
+// The order in which the library transformers writes the parameters: embedding, blocks, last norm, head. In `model`,
+// the parameters of the root (embedding, norm, head) precede those of the blocks.
 std::vector<int> LlamaExportOrder(const ModelDescription& model) {
   const int root = model.units[0].num_parameters;
   std::vector<int> order(model.parameters.size());

@@ -51,7 +51,7 @@ const AddedToken* TokenFinder::LongestAt(absl::string_view text, size_t at, size
 }
 
 void TokenFinder::Cut(absl::string_view text, Part part) const {
-  size_t copied = 0;
+  size_t done = 0;  // the end of what `part` has received
   for (size_t at = 0; at < text.size() && !tokens_.empty();) {
     size_t size = 0;
     const AddedToken* const token = begins_[static_cast<unsigned char>(text[at])] ? LongestAt(text, at, size) : nullptr;
@@ -65,18 +65,18 @@ void TokenFinder::Cut(absl::string_view text, Part part) const {
         (EndsIn(text.substr(0, begin), unicode::kWord) || BeginsIn(text.substr(end), unicode::kWord))) {
       continue;
     }
-    while (token->lstrip && begin > copied && EndsIn(text.substr(0, begin), unicode::kSpace)) {
+    while (token->lstrip && begin > done && EndsIn(text.substr(0, begin), unicode::kSpace)) {
       begin = utf8::Previous(text, begin);
     }
-    if (token->lstrip) begin = std::max(begin, copied);
+    if (token->lstrip) begin = std::max(begin, done);
     while (token->rstrip && BeginsIn(text.substr(end), unicode::kSpace)) {
       end += utf8::Length(static_cast<unsigned char>(text[end]));
     }
-    if (copied < begin) part(text.substr(copied, begin - copied), -1);
+    if (done < begin) part(text.substr(done, begin - done), -1);
     part(text.substr(begin, end - begin), token->id);
-    copied = end;
+    done = end;
   }
-  if (copied < text.size()) part(text.substr(copied), -1);
+  if (done < text.size()) part(text.substr(done), -1);
 }
 
 }  // namespace trainyard
