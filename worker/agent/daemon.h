@@ -114,7 +114,7 @@ class Daemon {
   std::unique_ptr<Core> core_;
   std::optional<int> exit_code_;
   PortChooser ports_;
-  bool removes_snapshots_ = false;  // at the end
+  bool removes_snapshots_ = false;  // whether AwaitEnd removes all snapshots
   bool measures_memory_ = false;    // a measurement of the memory of ranks is under way
   bool finds_address_ = false;      // the data address is being looked up
 
@@ -141,7 +141,7 @@ class Daemon {
   absl::Time check_home_at_ = absl::InfinitePast();
   absl::Time checking_since_ = absl::InfiniteFuture();
   // For calls that may hang, on a disk or a name server.
-  std::unique_ptr<TaskThread> home_checks_;
+  std::unique_ptr<TaskThread> home_checks_;       // the state folder, once a second
   std::unique_ptr<TaskThread> disk_;              // the disk of the state folder
   std::unique_ptr<TaskThread> memory_;            // for reading the memory of ranks, which may take long
   std::unique_ptr<TaskThread> paths_;             // the disks of paths that the coordinator requests

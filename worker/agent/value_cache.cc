@@ -118,17 +118,18 @@ void ValueCache::End(const GroupId& group, const std::string& reason) {
       if (wait.group != group) return std::nullopt;
       return absl::AbortedError(reason);
     });
-    // Some groups that have ended are remembered, so that late callers receive the reason; for older groups they
-    // receive only NotFound.
+    // A limited number of ended groups is remembered, so that late callers receive the reason. Callers of a forgotten
+    // group receive only NotFound.
     constexpr size_t kEndedGroupsKept = 64;
-    size_t over = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second.over.empty(); });
-    for (auto old = groups_.begin(); old != groups_.end() && over > kEndedGroupsKept;) {
-      bool drop = !old->second.over.empty() && old->first != group;
-      if (drop) {
-        std::erase_if(tokens_, [&](const auto& token) { return GroupOf(token.first) == old->first; });
-        --over;
+    size_t num_ended =
+        std::count_if(groups_.begin(), groups_.end(), [](const auto& each) { return !each.second.over.empty(); });
+    for (auto each = groups_.begin(); each != groups_.end() && num_ended > kEndedGroupsKept;) {
+      const bool forget = !each->second.over.empty() && each->first != group;
+      if (forget) {
+        std::erase_if(tokens_, [&](const auto& token) { return GroupOf(token.first) == each->first; });
+        --num_ended;
       }
-      old = drop ? groups_.erase(old) : std::next(old);
+      each = forget ? groups_.erase(each) : std::next(each);
     }
   }
   CallDone(std::move(ended));

@@ -23,14 +23,14 @@ class SingleCommunicator final : public Communicator {
   int rank() const override { return 0; }
   int world_size() const override { return 1; }
 
-  std::unique_ptr<Collective> AllReduceSum(const at::Tensor&) override { return End(); }
-  std::unique_ptr<Collective> Broadcast(const at::Tensor&, int) override { return End(); }
+  std::unique_ptr<Collective> AllReduceSum(const at::Tensor&) override { return NewEnded(); }
+  std::unique_ptr<Collective> Broadcast(const at::Tensor&, int) override { return NewEnded(); }
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override { return Copy(out, in); }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     return Copy(out, in);
   }
-  std::unique_ptr<Collective> Barrier() override { return End(); }
-  absl::Status MonitoredBarrier(absl::Duration) override { return End()->Wait(); }
+  std::unique_ptr<Collective> Barrier() override { return NewEnded(); }
+  absl::Status MonitoredBarrier(absl::Duration) override { return NewEnded()->Wait(); }
 
   void Abort(absl::string_view reason) override {
     absl::MutexLock lock(&mu_);
@@ -43,7 +43,8 @@ class SingleCommunicator final : public Communicator {
   }
 
  private:
-  std::unique_ptr<Collective> End() {
+  // Returns a collective that has ended already: with one rank, no operation waits.
+  std::unique_ptr<Collective> NewEnded() {
     absl::MutexLock lock(&mu_);
     if (error_.ok()) ++num_ended_;
     return std::make_unique<EndedCollective>(error_);
@@ -51,7 +52,7 @@ class SingleCommunicator final : public Communicator {
   std::unique_ptr<Collective> Copy(const at::Tensor& out, const at::Tensor& in) {
     c10::NoGradGuard no_grad;
     if (out.const_data_ptr() != in.const_data_ptr()) out.copy_(in.view(out.sizes()));
-    return End();
+    return NewEnded();
   }
 
   mutable absl::Mutex mu_;

@@ -41,7 +41,8 @@ absl::Status NotABeginning(absl::string_view part, absl::string_view whole, absl
                    "reply; mark the replies by {% generation %} and {% endgeneration %} in chat_template.jinja"));
 }
 
-// The replies of a template without {% generation %}.
+// Finds the replies of a template without {% generation %}: each reply is the text that its message adds to the text of
+// the messages before it, which ends with the prompt for a reply.
 absl::StatusOr<std::vector<Span>> RepliesByPrefix(const Conversation& conversation, const ChatTemplate& chat,
                                                   absl::string_view whole) {
   if (conversation.messages.size() > kMessagesMax) {
@@ -56,9 +57,9 @@ absl::StatusOr<std::vector<Span>> RepliesByPrefix(const Conversation& conversati
     const templates::Value* role = conversation.messages[i].dict().Find("role");
     if (role == nullptr || role->text() != kAssistant) continue;
     ASSIGN_OR_RETURN(const templates::Rendered before, chat.Render(conversation, i, /*prompts=*/true),
-                     << "in the first " << i << " messages, which the reply follows");
+                     << "while rendering the " << i << " messages before a reply");
     ASSIGN_OR_RETURN(const templates::Rendered after, chat.Render(conversation, i + 1, /*prompts=*/false),
-                     << "in the first " << i + 1 << " messages");
+                     << "while rendering the first " << i + 1 << " messages");
     steps += before.steps + after.steps;
     if (steps > kRenderingStepsMax) {
       return absl::InvalidArgumentError(absl::StrCat("has ", conversation.messages.size(),
@@ -80,20 +81,21 @@ absl::StatusOr<std::vector<Span>> RepliesByPrefix(const Conversation& conversati
   return replies;
 }
 
-// Finds the tokens of parts of a text. A position is between two tokens if the tokens of the text up to it are the
-// first ones of the whole text.
+// Finds the tokens of parts of a text. A position is between two tokens if the text before it, tokenized alone, has the
+// tokens with which the whole text begins.
 class TokenPositions {
  public:
   TokenPositions(absl::string_view text, const std::vector<int64_t>& tokens, const TextEncoder& encoder)
       : text_(text), tokens_(tokens), encoder_(encoder) {}
 
   // The number of tokens before the token with the byte at `at`.
-  absl::StatusOr<size_t> FirstOf(size_t at) { return Around(at, /*includes=*/false); }
+  absl::StatusOr<size_t> FirstOf(size_t at) { return CountUpTo(at, /*counts_divided=*/false); }
   // The number of tokens up to the one with the byte before `at`.
-  absl::StatusOr<size_t> EndOf(size_t at) { return Around(at, /*includes=*/true); }
+  absl::StatusOr<size_t> EndOf(size_t at) { return CountUpTo(at, /*counts_divided=*/true); }
 
  private:
-  absl::StatusOr<size_t> Around(size_t at, bool includes) {
+  // The number of tokens before `at`. `counts_divided`: whether a token that has bytes on both sides of `at` counts.
+  absl::StatusOr<size_t> CountUpTo(size_t at, bool counts_divided) {
     ASSIGN_OR_RETURN(const std::optional<size_t> exact, Before(at));
     if (exact) return *exact;
     size_t low = at, high = at;
@@ -107,8 +109,8 @@ class TokenPositions {
       ASSIGN_OR_RETURN(after, Before(high));
     }
     if (low == 0) before = 0;
-    // The position is inside of one token.
-    if (before && after && *before + 1 == *after) return includes ? *after : *before;
+    // Exactly one token is between the two positions that were found, and `at` is inside of it.
+    if (before && after && *before + 1 == *after) return counts_divided ? *after : *before;
     return absl::InvalidArgumentError(absl::StrCat("it is unknown which token has byte ", at,
                                                    " of the text, where a reply begins or ends: '",
                                                    EscapeText(text_.substr(at, kDifferenceShown)), "'"));

@@ -10,8 +10,8 @@
 namespace trainyard {
 namespace {
 
-// The end of the line that begins at `begin`, without its line end.
-size_t EndOfLine(absl::string_view text, size_t begin) { return std::min(text.find('\n', begin), text.size()); }
+// The position of the first newline at or after `from`, or the end of the text.
+size_t EndOfLine(absl::string_view text, size_t from) { return std::min(text.find('\n', from), text.size()); }
 
 void AddProblem(size_t file, int64_t offset, absl::string_view reason, TokenizedPiece& result) {
   ++result.num_problems;

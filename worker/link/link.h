@@ -75,8 +75,9 @@ struct FinishedFact {
 };
 struct RefusedFact {
   std::string message;
-  bool checkpoint_missing = false;  // the only reason: this host lacks the checkpoint or data of a job that has begun
-  uint64_t later_generation = 0;    // TrainerRefused.later_generation (proto/trainyard/v1/agent.proto); 0: none
+  // The only reason is that this host lacks the checkpoint or the data of a job that has begun.
+  bool checkpoint_missing = false;
+  uint64_t later_generation = 0;  // TrainerRefused.later_generation (proto/trainyard/v1/agent.proto); 0: none
 };
 struct RestoredFact {
   uint64_t step = 0;
@@ -162,9 +163,9 @@ struct CommunicatorProgress {
 
 class Link : public KeyValueStore {
  public:
-  // Registers and waits for the order. Possible errors: DeadlineExceeded if no order came within `limit`; Aborted
-  // if this trainer must exit (its generation is over, it is unknown, its token is wrong); InvalidArgument if the spec
-  // cannot be read.
+  // Registers and waits for the order. Possible errors: DeadlineExceeded if no order came within `limit`; Aborted if
+  // this trainer must exit (its generation is over, the daemon does not know it, or its token is wrong);
+  // InvalidArgument if the spec cannot be read.
   virtual absl::StatusOr<StartOrder> AwaitStart(absl::Duration limit) = 0;
 
   // Returns the fact's number. Never blocks.

@@ -34,7 +34,8 @@ class KernelTimer {
   // Ends the waiting process.
   ~KernelTimer();
 
-  // Call at most once. Possible errors: DeadlineExceeded, Internal.
+  // Call at most once. Possible errors: DeadlineExceeded: the processes have not ended within `limit`; Internal: one of
+  // them failed, or no product was timed with both kinds of kernels; those of ErrnoStatus: a pipe cannot be read.
   absl::StatusOr<KernelSpeeds> Measure(const std::vector<ProductShape>& shapes, absl::Duration limit);
 
  private:

@@ -179,7 +179,7 @@ MetricsFile::StepsOfEpoch MetricsFile::ReadStepsOfEpoch(double epochs) const {
   LinesFromEnd lines(fd_, path_, size);
   uint64_t first = size;
   std::string text;
-  while (size - first < kEpochBytes) {
+  while (size - first < kEpochReadBytesMax) {
     const absl::StatusOr<bool> more = lines.Next(first, text);
     if (!more.ok()) break;
     if (!*more) {
@@ -206,7 +206,7 @@ MetricsFile::StepsOfEpoch MetricsFile::ReadStepsOfEpoch(double epochs) const {
 MetricsFile::~MetricsFile() { close(fd_); }
 
 absl::Status MetricsFile::Append(absl::string_view line) {
-  if (pending_.size() + line.size() <= kMetricsPending) absl::StrAppend(&pending_, line);
+  if (pending_.size() + line.size() <= kPendingBytesMax) absl::StrAppend(&pending_, line);
   size_t written = 0;
   absl::Status status;
   while (written < pending_.size() && status.ok()) {

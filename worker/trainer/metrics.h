@@ -3,7 +3,7 @@
 // whole lines.
 //
 //   {"event":"step","step":17,"loss":3.21,"tokens":1024,"tokens_per_s":98012.5,"step_s":0.0104,...}
-//   {"event":"step",...,"epoch":0.25}              epochs of the data that are used, this step included
+//   {"event":"step",...,"epoch":0.25}              epochs of the data used up to and including this step
 //   {"event":"step",...,"save_stall_s":0.002}      how long the loop waited for a save since the previous step
 //   {"event":"eval","step":100,"loss":2.9,"tokens":8192,"seconds":0.05}
 #pragma once
@@ -22,8 +22,8 @@
 namespace trainyard {
 
 inline constexpr char kMetricsName[] = "metrics.jsonl";
-inline constexpr size_t kMetricsPending = 4 << 20;  // bytes
-inline constexpr uint64_t kEpochBytes = 64 << 20;
+inline constexpr size_t kPendingBytesMax = 4 << 20;
+inline constexpr uint64_t kEpochReadBytesMax = 64 << 20;
 
 std::string MetricsLine(const StepRecord& record);
 std::string MetricsLine(const EvalRecord& record);
@@ -39,7 +39,7 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  // Lines that cannot be written now are stored, up to kMetricsPending bytes, and written first the next time. Possible
+  // Lines that cannot be written now are stored, up to kPendingBytesMax, and written first the next time. Possible
   // errors: ResourceExhausted if the disk is full.
   absl::Status Append(absl::string_view line);
 
@@ -48,8 +48,8 @@ class MetricsFile {
     std::vector<EpochStep> steps = {};
     bool is_whole = false;  // whether these are all steps of that epoch so far
   };
-  // `epochs`: how many epochs of the data are used at the end of the file. Reads at most the last kEpochBytes. A file
-  // that cannot be read has no steps. Call it before lines are appended.
+  // `epochs`: how many epochs of the data the steps of the file have used. Reads at most the last
+  // kEpochReadBytesMax of the file. A file that cannot be read has no steps. Call it before lines are appended.
   StepsOfEpoch ReadStepsOfEpoch(double epochs) const;
 
  private:

@@ -36,9 +36,9 @@ constexpr absl::Duration kReadyLimit = absl::Hours(12);
 // The name of the value by which rank 0 reports to the other ranks that it joins them.
 constexpr char kRankZeroJoins[] = "rank-0-joins";
 
-// All ranks decide identically, because the coordinator sets the number of ranks per host, which is constant for a
-// generation.
-absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
+// Whether ranks on one host may exchange data through shared memory. All ranks decide identically, because the
+// coordinator sets the number of ranks per host, which is constant for a generation.
+absl::StatusOr<bool> MayUseSharedMemory(const StartOrder& order) {
   using Switch = TrainConfig::Switch;
   if (order.config.shared_memory == Switch::kOn && order.local_world_size != order.world_size) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -71,7 +71,7 @@ std::vector<CommunicatorProgress> ProgressOf(AbortSwitch& abort_switch) {
 
 absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   link.ReportProgress(Phase::kJoining, 0);
-  ASSIGN_OR_RETURN(bool shared_memory, MaySharedMemory(order));
+  ASSIGN_OR_RETURN(bool shared_memory, MayUseSharedMemory(order));
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
   RETURN_IF_ERROR(AwaitRankZero(order, link));
   GroupOptions options{.world_size = order.world_size, .rank = order.rank, .store = &link, .host = order.host};
@@ -233,7 +233,7 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
                            static_cast<double>(device.gpu.memory_bytes) / 1e9)
         << std::endl;
   }
-  log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
+  log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d data ranks: %d tokens a step",
                          config.batch_global, config.batch_micro, mesh.num_data_ranks(),
                          config.batch_global * SampleLength(config))
       << std::endl;
@@ -243,7 +243,7 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool backed) {
-  // Created in the type of the masters, which is what a checkpoint holds.
+  // The parameters have the type of the masters, because checkpoints contain the masters.
   ASSIGN_OR_RETURN(at::ScalarType master, TypeFromName(config.precision.master), << "train.precision.master");
   return NewModel(config.model, config.seed, master, backed);
 }
@@ -261,7 +261,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   Clock& clock = Clock::GetSteadyClock();
   absl::Duration choosing_time;
   if (order.rank == 0) {
-    // Settling a partial reads all of it, for which joining would have too little time (coordinator/handlers/tick.cc).
+    // Settling a partial reads all of it, which may take long. The coordinator limits the time of the phase joining,
+    // but not that of the phase load (coordinator/handlers/tick.cc).
     link.ReportProgress(Phase::kLoad, 0);
     ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, choosing_time));
   }

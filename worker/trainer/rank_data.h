@@ -67,7 +67,7 @@ struct DataSet {
 
 struct RankData {
   DataSet train;
-  DataSet held_out;  // without a corpus: none
+  DataSet held_out;  // its corpus is null if the job names no held-out files
   std::unique_ptr<TrainingData> training;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
   std::string evaluation_hash;                 // the same on all ranks

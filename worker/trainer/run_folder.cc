@@ -82,10 +82,10 @@ uint64_t DeviceOf(const std::string& path) {
 }
 
 // Reads what distinguishes successive files at a path. Returns false if there is none.
-bool ReadFileIdentity(const std::string& path, int64_t* file, int64_t* time_ns) {
+bool ReadFileIdentity(const std::string& path, int64_t* inode, int64_t* time_ns) {
   struct stat found;
   if (stat(path.c_str(), &found) != 0) return false;
-  *file = static_cast<int64_t>(found.st_ino);
+  *inode = static_cast<int64_t>(found.st_ino);
   *time_ns = int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
   return true;
 }
@@ -206,7 +206,7 @@ bool RunFolder::claimed() const {
 
 absl::Status RunFolder::WriteFence() {
   RETURN_IF_ERROR(WriteOwner(options_, kFenceName)) << "while fencing checkpoint.dir";
-  ReadFileIdentity(JoinPath(options_.folder, kFenceName), &fence_file_, &fence_time_ns_);
+  ReadFileIdentity(JoinPath(options_.folder, kFenceName), &fence_inode_, &fence_time_ns_);
   claimed_ = true;
   return absl::OkStatus();
 }
@@ -280,10 +280,10 @@ absl::Status RunFolder::CheckFence() const {
 }
 
 absl::Status RunFolder::CheckFenceLocked() const {
-  int64_t file = 0;
+  int64_t inode = 0;
   int64_t time_ns = 0;
-  if (!ReadFileIdentity(JoinPath(options_.folder, kFenceName), &file, &time_ns)) return absl::OkStatus();
-  if (file == fence_file_ && time_ns == fence_time_ns_) return absl::OkStatus();
+  if (!ReadFileIdentity(JoinPath(options_.folder, kFenceName), &inode, &time_ns)) return absl::OkStatus();
+  if (inode == fence_inode_ && time_ns == fence_time_ns_) return absl::OkStatus();
   const std::optional<JobGeneration> fence = ReadFence(options_.folder).value_or(std::nullopt);
   bool ours = !fence.has_value() || (fence->job_id == options_.job_id && fence->generation <= options_.generation);
   return ours ? absl::OkStatus() : FencedOff(options_, *fence);

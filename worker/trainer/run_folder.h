@@ -58,8 +58,8 @@ class RunFolder {
   ~RunFolder();
 
   bool claimed() const;
-  // Writes the fence. Call it when all reasons to refuse the job were checked. Possible errors: Aborted: a
-  // later generation of this job has the folder; FailedPrecondition: the job that owned the folder has claimed it
+  // Writes the fence. Call it once all reasons to refuse the job were checked. Possible errors: Aborted: a later
+  // generation of this job has claimed the folder; FailedPrecondition: the job that owned the folder has claimed it
   // again; Unknown: the lock was removed; those of the file system.
   absl::Status Claim();
   // Recreates the folder, with lock and fence, if it or either of them was removed. Possible errors: Aborted, as in
@@ -102,7 +102,7 @@ class RunFolder {
   mutable absl::Mutex mu_;
   std::unique_ptr<FileLock> lock_ ABSL_GUARDED_BY(mu_);
   bool claimed_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t fence_file_ ABSL_GUARDED_BY(mu_) = 0;  // inode and time of our fence
+  int64_t fence_inode_ ABSL_GUARDED_BY(mu_) = 0;  // of the fence that this process wrote
   int64_t fence_time_ns_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
@@ -122,8 +122,9 @@ absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, 
 // destroyed.
 std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
                                         const std::string& job_id, uint64_t generation);
-// Returns a function that calls RunFolder::RecreateIfRemoved of `lock`, or does nothing if `lock` is null. The same
-// threads may call it, with the same effect on the life of `lock`.
+// Returns a function that calls RunFolder::RecreateIfRemoved of `lock`, or does nothing if `lock` is null. Like the
+// check of SaveFence, it may be called by a thread that the rank has left behind, and keeps `lock` alive only while it
+// runs.
 std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock);
 
 // Possible errors: FailedPrecondition if the folder holds anything except what RunFolder, trainctl and RecordData

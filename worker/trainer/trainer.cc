@@ -193,7 +193,7 @@ absl::Status Trainer::MakeStep() {
   // gathers of parameters, which the host does not see.
   if (const auto device_s = AwaitLosses(terms); device_s.has_value())
     record.compute_s = std::max(0.0, *device_s - waited_s);
-  RETURN_IF_ERROR(StartAgreement(terms));
+  StartAgreement(terms);
 
   saver_.WaitForCopy();
   record.save_stall_s = saver_.TakeStallSeconds();
@@ -217,8 +217,10 @@ absl::Status Trainer::MakeStep() {
 
 // All ranks count identically, so all of them reach the limit in the same step.
 absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
-  if (!output.skipped) num_skipped_ = 0;
-  if (!output.skipped) return absl::OkStatus();
+  if (!output.skipped) {
+    num_skipped_ = 0;
+    return absl::OkStatus();
+  }
   // Skipped steps that lower the loss scale are normal, because the scale was too high. They are not counted, nor are
   // those before them that the hysteresis absorbs, because no lower scale has been tried yet.
   const LossScale scale = rank_.strategy->state().loss_scale();
@@ -229,8 +231,8 @@ absl::Status Trainer::HandleSkippedStep(const StepOutput& output) {
     log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
   }
   if (!is_counted || num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
-  const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_, " steps in a row, the last of them ",
-                                        step_, ", had no update: ");
+  const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_,
+                                        " steps in a row, the last of them step ", step_, ", had no update: ");
   // Each rank with a loss that is not finite reports it as the cause. If no rank has one, the gradients are the cause,
   // and rank 0 reports this. All other ranks end with Aborted.
   at::Tensor bad = at::full({1}, bad_micro_batch_.has_value() ? 1.0 : 0.0, at::kDouble);
@@ -327,11 +329,10 @@ Batch Trainer::OnDevice(Batch batch) const {
           .loss_tokens = batch.loss_tokens};
 }
 
-absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
+void Trainer::StartAgreement(const AgreementTerms& terms) {
   const auto values = terms.ToArray();
   std::copy(values.begin(), values.end(), terms_.mutable_data_ptr<double>());
   reduction_ = rank_.world().AllReduceSum(terms_);
-  return absl::OkStatus();
 }
 
 // Reports the step that the sums belong to, and sets `leave_` when all ranks must leave.

@@ -69,7 +69,7 @@ class Trainer {
   std::optional<double> AwaitLosses(AgreementTerms& terms);
   Batch OnDevice(Batch batch) const;
   absl::Status HandleSkippedStep(const StepOutput& output);
-  absl::Status StartAgreement(const AgreementTerms& terms);
+  void StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
   absl::Status CheckFence() const;
   absl::Status Evaluate();
@@ -109,7 +109,8 @@ class Trainer {
   StepLosses losses_;                       // of this rank in this step
   std::map<int64_t, int64_t> loss_tokens_;  // of this rank in this step, by micro-batch
   std::optional<int64_t> bad_micro_batch_;  // the first one of this rank in this step whose loss was not finite
-  uint64_t num_skipped_ = 0;  // consecutive steps without an update, except those that lowered the loss scale
+  // Consecutive steps without an update, except those that lowered the loss scale or used up its hysteresis.
+  uint64_t num_skipped_ = 0;
   bool leave_ = false;
   bool unsaved_ = false;              // the newest save before leaving has failed
   std::string why_unsaved_;           // rank 0: why the job's last step is not saved

@@ -127,7 +127,7 @@ class BadInputTest : public SmallJobTest {
   static void ExpectStopInStep5(const CorruptRun& run, int corrupt_rank, int micro_batch) {
     for (size_t rank = 0; rank < run.ends.size(); ++rank) {
       const absl::Status& end = run.ends[rank];
-      const std::string what = "train.nonfinite_limit: 3 steps in a row, the last of them 5, had no update: ";
+      const std::string what = "train.nonfinite_limit: 3 steps in a row, the last of them step 5, had no update: ";
       if (static_cast<int>(rank) == corrupt_rank) {
         EXPECT_EQ(end.code(), absl::StatusCode::kFailedPrecondition) << end;
         EXPECT_THAT(std::string(end.message()), HasSubstr(absl::StrCat(what, "the loss of micro-batch ", micro_batch,

@@ -90,12 +90,12 @@ std::vector<bool> Agree(const std::vector<std::string>& kinds, const std::vector
   return {agreed.begin(), agreed.end()};
 }
 
-TEST(AgreeOnLever, RanksWithEqualCpus_UseTheChoiceOfTheLowest) {
+TEST(AgreeOnLever, RanksWithEqualCpus_UseTheChoiceOfTheLowestRank) {
   EXPECT_EQ(Agree({"zen", "zen", "zen"}, {true, false, true}), (std::vector<bool>{true, true, true}));
   EXPECT_EQ(Agree({"zen", "zen", "zen"}, {false, true, true}), (std::vector<bool>{false, false, false}));
 }
 
-TEST(AgreeOnLever, OtherCpus_ChooseForThemselves) {
+TEST(AgreeOnLever, EachKindOfCpu_HasAChoiceOfItsOwn) {
   EXPECT_EQ(Agree({"zen3", "", "zen4", "zen3", "zen4"}, {false, false, true, true, false}),
             (std::vector<bool>{false, false, true, false, true}));
 }
