@@ -1,5 +1,5 @@
-"""Texts with the mix of words, numbers, punctuation and code that tokenizers are trained on in the tests. They are
-generated with fixed seeds, because the ids of a tokenizer that is trained on the spot depend on every character."""
+"""Texts with a mix of words, numbers, punctuation and code, on which tests train tokenizers. They are generated with
+fixed seeds, because the ids of a trained tokenizer depend on every character of its training text."""
 
 import functools
 import itertools
@@ -104,7 +104,7 @@ class Writer:
 
 @functools.cache
 def training_text():
-    """Six texts of prose, the longest of about 30,000 characters, six of code, and eight times the same line."""
+    """Six texts of prose, the longest with about 30,000 characters, six of code, and eight copies of LANGUAGES."""
     prose = [Writer(seed).prose(20 + 18 * seed) for seed in range(6)]
     code = [Writer(100 + seed).code(10 + 4 * seed) for seed in range(6)]
     return (*prose, *code, *[LANGUAGES] * 8)

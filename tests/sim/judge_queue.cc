@@ -124,7 +124,8 @@ void Judge::CheckPreempted(const Job& job) {
   }
   const auto since = running_since_.find(group);
   const absl::Duration ran = since == running_since_.end() ? absl::ZeroDuration() : engine_.now() - since->second;
-  // A new coordinator counts from its own start; the clocks differ slightly.
+  // The margin is for clocks that differ slightly. A new coordinator counts from its own start, which only prolongs the
+  // protection.
   if (ran + absl::Milliseconds(300) < scenario_.queue.min_run) {
     ReportViolation(invariant::kPreemption,
                     absl::StrCat(NameOf(job), " is preempted after it has trained for ", absl::FormatDuration(ran)));
@@ -176,16 +177,16 @@ void Judge::CheckServed(const Core& core, const Job& job) {
     uint64_t slots = 0;
     for (const auto& [name, host] : state.hosts) {
       if (!MayBeUsed(host)) return false;
-      uint64_t others = 0;
+      uint64_t kept = 0;  // slots of jobs that `job` cannot preempt
       for (const JobId& id : host.jobs) {
         const Job& other = state.jobs.at(id);
         if (!HasTrainers(other.state())) continue;
-        const bool lower = other.priority() < job.priority() && other.state() == v1::JOB_STATE_RUNNING &&
-                           other.record.failed_preemptions() == 0 && !scripts_.contains(id);
+        const bool can_be_preempted = other.priority() < job.priority() && other.state() == v1::JOB_STATE_RUNNING &&
+                                      other.record.failed_preemptions() == 0 && !scripts_.contains(id);
         const auto ranks = other.ranks_on.find(name);
-        if (!lower && ranks != other.ranks_on.end()) others += ranks->second.size();
+        if (!can_be_preempted && ranks != other.ranks_on.end()) kept += ranks->second.size();
       }
-      slots += host.slots - std::min<uint64_t>(others, host.slots);
+      slots += host.slots - std::min<uint64_t>(kept, host.slots);
     }
     return slots >= plan->ranks;
   };
