@@ -7,7 +7,7 @@ import {callStream} from "./stream.js";
 
 const TAIL_LINES = 200;
 const LINES_MAX = 2000;
-const BYTES_MAX = 1 << 20;
+const CHARACTERS_MAX = 1 << 20;
 
 const decoder = new TextDecoder();
 
@@ -21,7 +21,7 @@ export class LogPanel {
   constructor(job) {
     this.job = job;
     this.lines = [];      // {node, size}
-    this.bytes = 0;
+    this.characters = 0;
     this.waiting = [];    // lines that the next frame shows
     this.redraw = oncePerFrame(() => this.draw());
     this.select = make("select", {id: "log-rank"}, make("option", {value: "all"}, "all ranks"),
@@ -39,7 +39,7 @@ export class LogPanel {
     document.addEventListener("visibilitychange", this.onVisible);
   }
 
-  // Offers these ranks.
+  // Offers the ranks 0 to count - 1, and never removes one.
   setRanks(count) {
     for (let rank = this.select.options.length - 1; rank < count; ++rank) {
       this.select.append(make("option", {value: String(rank)}, `rank ${rank}`));
@@ -58,7 +58,7 @@ export class LogPanel {
     this.clear();
     this.output.hidden = false;
     setText(this.button, "Stop");
-    setText(this.state, "follows");
+    setText(this.state, "following");
     const abort = this.abort = new AbortController();
     const ranks = this.select.value === "all" ? [] : [Number(this.select.value)];
     const request = {job_id: this.job, follow: true, tail_lines: TAIL_LINES, ranks};
@@ -86,7 +86,7 @@ export class LogPanel {
     this.output.replaceChildren();
     this.lines = [];
     this.waiting = [];
-    this.bytes = 0;
+    this.characters = 0;
   }
 
   add(line, withRank) {
@@ -102,15 +102,15 @@ export class LogPanel {
     const added = this.waiting.map(({text, isError}) => {
       const node = make("span", {class: isError ? "stderr" : ""}, text + "\n");
       this.lines.push({node, size: text.length});
-      this.bytes += text.length;
+      this.characters += text.length;
       return node;
     });
     this.waiting = [];
     this.output.append(...added);
     let old = 0;
-    while (this.lines.length - old > LINES_MAX || this.bytes > BYTES_MAX) {
+    while (this.lines.length - old > LINES_MAX || this.characters > CHARACTERS_MAX) {
       this.lines[old].node.remove();
-      this.bytes -= this.lines[old].size;
+      this.characters -= this.lines[old].size;
       old += 1;
     }
     this.lines.splice(0, old);
