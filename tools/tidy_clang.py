@@ -1,8 +1,8 @@
 """The Clang pass of `./dev tidy`: Clang's thread-safety analysis and the checks of .clang-tidy.
 
 It covers the source files that use annotated mutexes, themselves or in a header that they include. The flags come from
-build/compile_commands.json. A file is checked again only if it, a header of ours that it sees, its flags or the checks
-have changed: build/tidy-cache/ holds the hashes of the files that passed.
+build/compile_commands.json. A file is checked again only if it, a header of ours that it includes, its flags, the
+checks or the version of Clang have changed: build/tidy-cache/ holds the hashes of the files that passed.
 """
 
 import concurrent.futures
@@ -32,7 +32,8 @@ def commands(root, build):
         arguments = iter(shlex.split(entry["command"]))
         kept = []
         for argument in arguments:
-            if argument in ("-o", "-include"):  # GCC's precompiled headers: every file includes what it uses
+            # -include names a precompiled header of GCC, which Clang does not need: every file includes what it uses.
+            if argument in ("-o", "-include"):
                 next(arguments)
             elif argument.startswith(("-I", "-D", "-std=", "-f")):
                 kept.append(argument)
