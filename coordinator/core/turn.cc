@@ -11,6 +11,7 @@
 #include "coordinator/handlers/abandon_job.h"
 #include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/advance_job.h"
+#include "coordinator/handlers/cancel_job.h"
 #include "coordinator/handlers/log_readers.h"
 #include "coordinator/handlers/place_jobs.h"
 #include "coordinator/handlers/prune_finished.h"
@@ -111,6 +112,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
     job.head().set_unreachable(false);
   }
   if (to == v1::JOB_STATE_PAUSED) {
+    ForgetCancelWhenSaved(*this, job, "paused");
     PushAll(job);
     ScheduleAll();  // slots or a quota may have been kept for the job
   }

@@ -63,6 +63,14 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
   turn.Touch(job);
 }
 
+void ForgetCancelWhenSaved(Turn& turn, Job& job, absl::string_view what) {
+  if (!job.record.cancel_when_saved()) return;
+  job.record.clear_cancel_when_saved();
+  job.record.clear_cancel_reason();
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo,
+              absl::StrCat("the job is ", what, ", so it is not cancelled any more when its script has saved"));
+}
+
 namespace {
 
 // A script saves when it finds the request, and is ended after that.

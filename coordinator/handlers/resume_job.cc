@@ -10,6 +10,7 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/cancel_job.h"
 #include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/saves.h"
@@ -65,6 +66,7 @@ void Run(Turn& turn, ResumeJob& event) {
     if (IsRepeatedResume(job)) return absl::OkStatus();
     absl::Status status = Recorded(turn, job, "resume", event.by, Resume(turn, job, event.request));
     if (status.ok()) {
+      ForgetCancelWhenSaved(turn, job, "resumed");
       job.record.set_resumed(true);
       turn.Save(job);
     }

@@ -1,6 +1,6 @@
 // metrics.jsonl in the run folder: one JSON object per line, for every step and every evaluation, each once and in
-// order, across restarts and resumes. Rank 0 writes each line with one write call, so that a killed trainer leaves
-// whole lines.
+// order, across restarts and resumes. A thread of rank 0 (metrics_thread.h) writes whole lines with one write call,
+// so that a killed trainer leaves no part of a line.
 //
 //   {"event":"step","step":17,"loss":3.21,"tokens":1024,"tokens_per_s":98012.5,"step_s":0.0104,...}
 //   {"event":"step",...,"epoch":0.25}              epochs of the data used up to and including this step

@@ -37,7 +37,7 @@ struct Rank {
   // Shared with the link's callback, which may outlive this object.
   std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();
   RankDevice device;
-  std::shared_ptr<RunFolder> folder;  // rank 0; the threads of saves refer to it weakly (SaveFence)
+  std::shared_ptr<RunFolder> folder;  // rank 0; threads that may hang on its disk refer to it weakly (SaveFence)
   RankData inputs;
   std::unique_ptr<MeshGroups> groups;
   OwnedPipelineChannels channels;

@@ -336,6 +336,14 @@ std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>&
   };
 }
 
+std::function<absl::Status()> StepFence(const std::shared_ptr<RunFolder>& lock) {
+  if (lock == nullptr) return [] { return absl::OkStatus(); };
+  return [weak = std::weak_ptr<RunFolder>(lock)] {
+    const std::shared_ptr<RunFolder> held = weak.lock();
+    return held == nullptr ? RankHasLeft() : held->CheckFence();
+  };
+}
+
 absl::Status RunFolder::MarkSettled() const {
   RETURN_IF_ERROR(CheckFence());
   RETURN_IF_ERROR(WriteOwner(options_, kSettledName)) << "while settling checkpoint.dir";

@@ -33,8 +33,8 @@ namespace trainyard {
 // [Note: fence] The lock keeps two jobs apart, but not two generations of one job: rank 0 on a host that is cut off
 // continues to train, holds the lock, and cannot be reached. So the next generation writes its fence and seizes the
 // lock without waiting. A process of an older generation detects the new fence and leaves before it changes anything in
-// the folder: it checks right before a checkpoint is named, before old checkpoints are removed and before a line of
-// metrics is added.
+// the folder: it checks right before a checkpoint is named, before old checkpoints are removed and before lines of
+// metrics are added.
 class RunFolder {
  public:
   struct Options {
@@ -126,6 +126,9 @@ std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, 
 // check of SaveFence, it may be called by a thread that the rank has left behind, and keeps `lock` alive only while it
 // runs.
 std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock);
+// Returns a function that calls RunFolder::CheckFence of `lock`, or does nothing if `lock` is null, for the thread that
+// checks the fence for each step (metrics_thread.h). It has the same effect on the life of `lock`.
+std::function<absl::Status()> StepFence(const std::shared_ptr<RunFolder>& lock);
 
 // Possible errors: FailedPrecondition if the folder holds anything except what RunFolder, trainctl and RecordData
 // (worker/data/data_check.h) create; the message asks the user to resume or to choose another folder.

@@ -21,6 +21,9 @@
 namespace trainyard {
 namespace {
 
+// How long the loop waits for metrics, once, if the run folder does not answer.
+constexpr absl::Duration kMetricsWait = absl::Seconds(1);
+
 double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -131,12 +134,16 @@ absl::StatusOr<TrainResult> Trainer::Run() {
       last = last || !ended_early.empty();
       due = due || evaluations_.MustSave();
     }
+    const bool waits = last || leave_ || saver_.MakesWaitedSave(step_, due);
+    if (waits) {
+      RETURN_IF_ERROR(AwaitMetrics());
+    }
     if (last || leave_) {
       RETURN_IF_ERROR(SaveAndLeave(last));
     } else {
       RETURN_IF_ERROR(saver_.AtBoundary(step_, Position(), due));
     }
-    RETURN_IF_ERROR(CheckFence());
+    RETURN_IF_ERROR(waits ? AwaitMetrics() : CheckFence());
     saver_.Maintain();
   }
   // If the last save failed, only the snapshots hold the state since the last good save, so they are kept.
@@ -151,14 +158,16 @@ absl::StatusOr<TrainResult> Trainer::Run() {
 }
 
 void Trainer::OpenMetrics() {
-  auto metrics = MetricsFile::Open(JoinPath(config_.checkpoint_dir, kMetricsName), rank_.restored_step);
+  auto opened = MetricsFile::Open(JoinPath(config_.checkpoint_dir, kMetricsName), rank_.restored_step);
   MetricsFile::StepsOfEpoch earlier{.is_whole = rank_.restored_step == 0};
-  if (metrics.ok()) {
-    metrics_ = std::move(*metrics);
-    if (rank_.restored_step > 0) earlier = metrics_->ReadStepsOfEpoch(EpochsAfter(rank_.restored_step));
+  std::unique_ptr<MetricsFile> file;
+  if (opened.ok()) {
+    file = std::move(*opened);
+    if (rank_.restored_step > 0) earlier = file->ReadStepsOfEpoch(EpochsAfter(rank_.restored_step));
   } else {
-    log_ << "warning: no metrics are written: " << metrics.status().message() << std::endl;
+    log_ << "warning: no metrics are written: " << opened.status().message() << std::endl;
   }
+  metrics_ = std::make_unique<MetricsThread>(std::move(file), StepFence(rank_.folder));
   epoch_log_ = std::make_unique<EpochLog>(rank_.inputs.training->num_samples(), rank_.restored_samples, earlier.steps,
                                           earlier.is_whole);
 }
@@ -344,6 +353,8 @@ absl::Status Trainer::ReadAgreement() {
   reduction_ = nullptr;
   const AgreementTerms sum = AgreementTerms::FromArray(terms_.const_data_ptr<double>());
   AgreedStep agreed = agreement_.Read(sum);
+  // The saver may commit a checkpoint of an earlier step now, and its line must be written before. It usually is.
+  if (order_.rank == 0) metrics_->Await(kMetricsWait);
   saver_.Update(step_, record_.step, sum);
   if (agreed.stop && !leave_ && order_.rank == 0) {
     log_ << (agreed.is_requested ? "stop requested" : "a rank must leave (SIGTERM)") << ": all ranks leave after step "
@@ -455,9 +466,14 @@ uint64_t Trainer::ConsumedSamples(uint64_t step) const {
   return rank_.restored_samples + (step - rank_.restored_step) * static_cast<uint64_t>(config_.batch_global);
 }
 
-// Checks that this generation may change the run folder.
-absl::Status Trainer::CheckFence() const {
-  return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
+absl::Status Trainer::CheckFence() const { return metrics_ == nullptr ? absl::OkStatus() : metrics_->fence(); }
+
+absl::Status Trainer::AwaitMetrics() {
+  if (metrics_ != nullptr) {
+    metrics_->Check();
+    metrics_->Await(kMetricsWait);
+  }
+  return CheckFence();
 }
 
 // A step's record contains the memory only if it differs from the last report, which is rare.
@@ -475,13 +491,9 @@ void Trainer::RecordMemory(StepRecord& record) {
 }
 
 // A failure to write metrics causes a warning and does not fail the job.
-void Trainer::Write(const std::string& metrics_line) {
-  if (metrics_ == nullptr) return;
-  absl::Status status = metrics_->Append(metrics_line);
-  if (!status.ok() && !metrics_failed_) {
-    log_ << "metrics cannot be written now, training continues: " << status.message() << std::endl;
-  }
-  metrics_failed_ = !status.ok();
+void Trainer::Write(absl::string_view metrics_line) {
+  metrics_->Write(metrics_line);
+  if (const std::string warning = metrics_->TakeWarning(); !warning.empty()) log_ << warning << std::endl;
 }
 
 }  // namespace trainyard

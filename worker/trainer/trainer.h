@@ -17,12 +17,13 @@
 #include <ostream>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "worker/collectives/agreement.h"
 #include "worker/saving/saver.h"
 #include "worker/trainer/epoch_log.h"
 #include "worker/trainer/evaluation_policy.h"
-#include "worker/trainer/metrics.h"
+#include "worker/trainer/metrics_thread.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/step_log.h"
 #include "worker/trainer/step_losses.h"
@@ -71,7 +72,10 @@ class Trainer {
   absl::Status HandleSkippedStep(const StepOutput& output);
   void StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
+  // Returns whether this generation may change the run folder, as the newest check has found. Does no I/O.
   absl::Status CheckFence() const;
+  // Waits a moment until the metrics of all steps so far are written, and the fence is checked once more.
+  absl::Status AwaitMetrics();
   absl::Status Evaluate();
   absl::Status SaveAndLeave(bool last);
   absl::Status SaveLast();
@@ -82,11 +86,11 @@ class Trainer {
   // The number of tokens with a loss in the samples of all ranks in the step under way, by which its gradients are
   // divided.
   uint64_t LossTokensOfStep() const;
-  // Continues metrics.jsonl and the sums of the epoch under way, on rank 0.
+  // Continues metrics.jsonl and the sums of the epoch under way, and starts the checks of the fence, on rank 0.
   void OpenMetrics();
   // How many epochs of the data the steps up to `step` have used; 0: the data has no end.
   double EpochsAfter(uint64_t step) const;
-  void Write(const std::string& metrics_line);
+  void Write(absl::string_view metrics_line);
   void RecordMemory(StepRecord& record);
 
   const StartOrder& order_;
@@ -97,10 +101,9 @@ class Trainer {
   const std::function<bool()> must_leave_;
   Saver saver_;
 
-  std::unique_ptr<MetricsFile> metrics_;  // rank 0
-  bool metrics_failed_ = false;
-  StepLog step_log_;                     // rank 0
-  std::unique_ptr<EpochLog> epoch_log_;  // rank 0
+  std::unique_ptr<MetricsThread> metrics_;  // rank 0
+  StepLog step_log_;                        // rank 0
+  std::unique_ptr<EpochLog> epoch_log_;     // rank 0
   uint64_t step_;
   Agreement agreement_;
   at::Tensor terms_;                        // of the reduction under way

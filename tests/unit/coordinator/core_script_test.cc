@@ -227,6 +227,41 @@ TEST(ScriptSaves, ACancellationWithASave_WaitsForTheSave_AlsoOfTheNextGroup) {
   EXPECT_THAT(script.Get().reason(), HasSubstr("enough"));
 }
 
+// Regression: a job that was paused before its script had saved was cancelled by its first save after it was resumed,
+// and `cancel --save` of the paused job was answered with success and had no effect.
+TEST(ScriptSaves, ACancellationWithASave_IsWithdrawnByAPause_AndAResumedJobContinues) {
+  for (const bool resumes_at_once : {false, true}) {
+    Script script;
+    script.Report("train", 2, 0, [](v1::RankReport& report) { report.set_saves_on_request(true); });
+    ASSERT_TRUE(script.CancelWithSave().ok());
+
+    ASSERT_TRUE(script.harness.Pause(kJob).status.ok());
+    if (resumes_at_once) {
+      ASSERT_TRUE(script.harness.Resume(kJob).status.ok());
+    }
+    script.host.Apply();
+    script.harness.Advance(absl::Seconds(1));
+    if (!resumes_at_once) {
+      ASSERT_EQ(script.Get().state(), v1::JOB_STATE_PAUSED) << script.Get().reason();
+      EXPECT_THAT(script.CancelWithSave().message(), HasSubstr("not training"));
+      ASSERT_TRUE(script.harness.Resume(kJob).status.ok());
+    }
+    script.host.Apply();
+    script.harness.Advance(absl::Seconds(1));
+    script.host.Apply();
+    ASSERT_EQ(script.Get().generation(), 2u) << script.Get().reason();
+    script.Report("train", 9, 0, [&](v1::RankReport& report) {
+      report.set_saves_on_request(true);
+      report.mutable_script_checkpoint()->set_step(9);
+      report.mutable_script_checkpoint()->set_path("/runs/x/step-9");
+      report.mutable_script_checkpoint()->set_save_request(script.RequestedSaves());
+    });
+
+    EXPECT_EQ(script.Get().state(), v1::JOB_STATE_RUNNING) << script.Get().reason();
+    EXPECT_THAT(script.Decisions(), Contains(HasSubstr("not cancelled any more")));
+  }
+}
+
 TEST(ScriptSaves, ASaveForACancellation_DoesNotChangeTheOutcomeOfAJobThatIsBeingEnded) {
   Script script(v1::ON_HANG_UNSPECIFIED, /*time_limit_s=*/60);
   script.Report("train", 2, 0, [](v1::RankReport& report) { report.set_saves_on_request(true); });

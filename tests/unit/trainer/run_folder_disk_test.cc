@@ -26,15 +26,18 @@ TEST(RunFolderDiskTest, ChecksOfASave_AreAbortedOnceTheRankHasLeft) {
   std::shared_ptr<RunFolder> lock = ClaimedFolder(folder.path(), "a");
   ASSERT_NE(lock, nullptr);
   const auto check = SaveFence(lock, folder.path(), "a", 1), recreate = FolderRecreation(lock);
+  const auto check_of_step = StepFence(lock);
   const auto check_of_other_rank = SaveFence(nullptr, folder.path(), "a", 1);
   EXPECT_EQ(check(), absl::OkStatus());
   EXPECT_EQ(recreate(), absl::OkStatus());
+  EXPECT_EQ(check_of_step(), absl::OkStatus());
   EXPECT_EQ(check_of_other_rank(), absl::OkStatus());
 
   lock.reset();
 
   EXPECT_TRUE(absl::IsAborted(check())) << check();
   EXPECT_TRUE(absl::IsAborted(recreate())) << recreate();
+  EXPECT_TRUE(absl::IsAborted(check_of_step())) << check_of_step();
   ASSERT_NE(ClaimedFolder(folder.path(), "b"), nullptr) << "the lock was not released";
   EXPECT_TRUE(absl::IsAborted(check_of_other_rank())) << check_of_other_rank();
 }
