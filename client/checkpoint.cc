@@ -74,7 +74,8 @@ absl::StatusOr<Selection> SelectOne(const std::string& path) {
     std::error_code ignored;
     entry.size_bytes += file.is_regular_file(ignored) ? file.file_size(ignored) : 0;
   }
-  entry.modified = absl::Now();
+  struct stat st = {};
+  if (stat(path.c_str(), &st) == 0) entry.modified = absl::TimeFromTimespec(st.st_mtim);
   return Selection{"", {std::move(entry)}};
 }
 
