@@ -7,6 +7,7 @@ both equally. The figure of a row is the median of its rounds; the table also sh
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -75,15 +76,15 @@ def make_rows():
 
 
 def make_measures(folder):
+    @functools.cache
     def stubs():
+        """The gRPC stubs of the API, which are generated when they are first needed."""
         sys.path.insert(0, str(ROOT / "tests" / "cluster"))
         import stubs as maker
 
-        if not hasattr(make_measures, "stubs"):
-            target = pathlib.Path(folder) / "stubs"
-            target.mkdir()
-            make_measures.stubs = maker.make(target)
-        return make_measures.stubs
+        target = pathlib.Path(folder) / "stubs"
+        target.mkdir()
+        return maker.make(target)
 
     return {
         "ours-10m": lambda: sides.run_ours(sides.LAB_10M, folder),
@@ -103,7 +104,7 @@ def measure(rows, measures, pairs, log):
         for name in wanted if round_index % 2 == 0 else reversed(wanted):
             log(f"round {round_index + 1} of {pairs}: {name}")
             measured[name] = measures[name]()
-            # A benchmark that is stopped early has printed what it measured.
+            # Speeds are printed at once, so that they are known even if the benchmark is stopped early.
             if speed := getattr(measured[name], "tokens_per_s", None):
                 log(f"{name}: {speed:,.0f} tokens/s")
         for row in rows:
@@ -111,6 +112,7 @@ def measure(rows, measures, pairs, log):
 
 
 def machine():
+    """The facts about this machine, and the commit, that are saved with the figures."""
     model = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
                  "unknown")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
@@ -121,7 +123,7 @@ def machine():
 
 
 def machine_for_figures():
-    """machine(), with a warning if something else runs."""
+    """Returns machine(). Prints a warning if the machine is busy."""
     facts = machine()
     if facts["load_before"] > 0.5:
         print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",

@@ -16,7 +16,8 @@ namespace trainyard {
 namespace {
 
 constexpr uint64_t kAdapterConfigBytesMax = 1 << 16;  // the limit of train.lora.config
-constexpr char kPrefix[] = "base_model.model.";
+// PEFT wraps the model in two modules, whose names begin the name of every parameter in its files.
+constexpr char kPeftPrefix[] = "base_model.model.";
 
 }  // namespace
 
@@ -30,7 +31,7 @@ bool HasAdapters(const Manifest& manifest) {
 }
 
 std::string PeftName(const ModelDescription& model, const std::string& parameter) {
-  return absl::StrCat(kPrefix, HuggingFaceName(model, parameter));
+  return absl::StrCat(kPeftPrefix, HuggingFaceName(model, parameter));
 }
 
 ModelDescription AdaptersOf(const ModelDescription& model) {
@@ -52,19 +53,19 @@ absl::StatusOr<std::unique_ptr<AdapterWeights>> AdapterWeights::Open(const std::
   const std::string path = JoinPath(folder, kAdapterWeightsName);
   if (!FileExists(path)) {
     const bool has_pickle = FileExists(JoinPath(folder, "adapter_model.bin"));
-    return absl::NotFoundError(
-        absl::StrCat(folder, " has no ", kAdapterWeightsName,
-                     has_pickle ? "; it has adapter_model.bin, which is another format: load it by PEFT and save it by "
-                                  "save_pretrained with safe_serialization=True"
-                                : "; save the adapter there with save_pretrained of PEFT"));
+    return absl::NotFoundError(absl::StrCat(
+        folder, " has no ", kAdapterWeightsName,
+        has_pickle ? "; it has adapter_model.bin, which is another format: load the adapter with PEFT, and "
+                     "save it again with save_pretrained(folder, safe_serialization=True)"
+                   : "; save the adapter there with save_pretrained of PEFT"));
   }
   std::unique_ptr<AdapterWeights> adapter(new AdapterWeights);
   ASSIGN_OR_RETURN(adapter->files_, WeightFiles::Open(path));
   std::vector<WeightInfo> infos;
   for (const auto& [name, weight] : adapter->files_->weights()) {
-    // A name without kPrefix stays whole. CheckWeights reports it as unexpected, unless it is a parameter's name.
+    // A name without kPeftPrefix is kept. CheckWeights reports it as unexpected, unless it is a parameter's name.
     absl::string_view own = name;
-    if (absl::ConsumePrefix(&own, kPrefix)) absl::ConsumePrefix(&own, model.hugging_face.prefix);
+    if (absl::ConsumePrefix(&own, kPeftPrefix)) absl::ConsumePrefix(&own, model.hugging_face.prefix);
     if (!adapter->by_name_.emplace(std::string(own), &weight).second) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, " has ", own, " with and without the prefix '", model.hugging_face.prefix,

@@ -30,7 +30,7 @@ bool IsParameter(const ModelDescription& model, const std::string& name) {
 absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDescription& model) {
   std::map<std::string, const WeightInfo*> by_name;
   for (const WeightInfo& weight : weights) by_name[weight.name] = &weight;
-  std::vector<std::string> missing, unexpected, wrong, other_types;
+  std::vector<std::string> missing, unexpected, wrong_shapes, wrong_types;
   for (const ParameterDescription& parameter : model.ParametersInExportOrder()) {
     const std::string& name = parameter.name;
     const std::vector<int64_t>& shape = parameter.shape;
@@ -41,9 +41,9 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDes
     }
     const WeightInfo& weight = *it->second;
     if (!IsFloating(weight.dtype)) {
-      other_types.push_back(absl::StrCat(name, " is ", weight.dtype));
+      wrong_types.push_back(absl::StrCat(name, " is ", weight.dtype));
     } else if (weight.shape != shape) {
-      wrong.push_back(absl::StrCat(name, " is ", ShapeText(weight.shape), ", expected ", ShapeText(shape)));
+      wrong_shapes.push_back(absl::StrCat(name, " is ", ShapeText(weight.shape), ", expected ", ShapeText(shape)));
     }
     by_name.erase(it);
   }
@@ -54,8 +54,8 @@ absl::Status CheckWeights(const std::vector<WeightInfo>& weights, const ModelDes
   };
   report("missing", missing);
   report("unexpected", unexpected);
-  report("wrong", wrong);
-  report("quantised, but weights must be F64, F32, F16 or BF16", other_types);
+  report("wrong shape", wrong_shapes);
+  report("not of type F64, F32, F16 or BF16 (quantised weights are not supported)", wrong_types);
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the weights are not those of ", SizesText(model.sizes), "; ", absl::StrJoin(problems, "; ")));
@@ -87,17 +87,19 @@ absl::Status ForeignWeights::MatchNames(const ModelDescription& model) {
     }
   }
   if (!twice.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("present with and without the prefix '", names.prefix,
-                                                   "', so it is unknown which is meant: ", JoinFirst(twice, 20)));
+    return absl::InvalidArgumentError(absl::StrCat("these tensors are present both with and without the prefix '",
+                                                   names.prefix, "', so it is unknown which are meant; keep only one ",
+                                                   "of each pair: ", JoinFirst(twice, 20)));
   }
   return tied_head == nullptr ? absl::OkStatus() : MatchHead(model, *tied_head);
 }
 
-// transformers saves a tied matrix once, under either of its names.
+// transformers saves a tied matrix once, under the name of the head or of the embedding. Other programs save it under
+// both names; the values must then be equal.
 absl::Status ForeignWeights::MatchHead(const ModelDescription& model, const Weight& head) {
   const HuggingFaceNames& names = model.hugging_face;
-  auto [it, is_only_one] = by_name_.insert({names.embedding, &head});
-  if (is_only_one) return absl::OkStatus();
+  auto [it, has_no_embedding] = by_name_.insert({names.embedding, &head});
+  if (has_no_embedding) return absl::OkStatus();
   const Weight& embedding = *it->second;
   if (head.info.dtype == embedding.info.dtype && head.file->Bytes(head.info) == embedding.file->Bytes(embedding.info)) {
     return absl::OkStatus();

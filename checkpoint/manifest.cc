@@ -178,9 +178,9 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
   top.Read("format", format);
   top.Read("version", version);
   if (format == "trainyard-checkpoint" && version > kManifestVersion) {
-    return absl::UnimplementedError(absl::StrCat("manifest: it is of version ", version,
-                                                 ", but this program reads versions up to ", kManifestVersion,
-                                                 "; use a newer trainyard"));
+    return absl::UnimplementedError(
+        InManifest(absl::StrCat("its version is ", version, ", but this program reads versions up to ",
+                                kManifestVersion, "; use a newer trainyard")));
   }
   if (format != "trainyard-checkpoint" || version == 0) {
     return ManifestError(absl::StrCat("expected format 'trainyard-checkpoint' of version 1 to ", kManifestVersion,

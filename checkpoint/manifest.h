@@ -1,7 +1,7 @@
 // The manifest of a checkpoint: its tensors, where each piece of them is stored, and the hashes that detect damage. The
 // text form, manifest.json, is specified in docs/checkpoint-format.md. Plain values; reads and writes no files.
 //
-//   std::string text = ManifestText(manifest);            // with its own hash inside
+//   std::string text = ManifestText(manifest);            // contains a hash of itself
 //   ASSIGN_OR_RETURN(Manifest read, ParseManifest(text)); // the hash is checked first
 #pragma once
 
@@ -63,8 +63,8 @@ struct ManifestData {
   uint64_t num_files = 0;
   uint64_t num_bytes = 0;
   std::string files_hash;  // of the paths and sizes
-  // Of all bytes, and of the rules that make samples of them if there are any (Corpus::SetRules). Empty: the checkpoint
-  // was written without data (an import).
+  // Of all bytes and, if there are rules that turn them into samples (Corpus::SetRules), of these rules. Empty: the
+  // checkpoint was written without data (an import).
   std::string content_hash;
   // The files in the order in which they are read; empty if there are more than kDataFilesListed.
   std::vector<ManifestDataFile> list = {};
@@ -112,7 +112,8 @@ struct Manifest {
   std::optional<ManifestEvaluation> evaluation;  // none: the run does not evaluate
   std::string strategy;                          // the value of parallel.data
   uint64_t world_size = 0;
-  // Names of the parameters of each bucket, in the order of the reductions; of each unit if parameters are sharded.
+  // The names of the parameters of each gradient bucket (of each unit, if parameters are sharded), in the order in
+  // which these are reduced. If ranks hold different parts of the model, only those of rank 0.
   std::vector<std::vector<std::string>> bucket_order;
   // The first tensors with a value that is infinite or not a number, as "parameter 'wte.weight'". Such a checkpoint is
   // stored for the user to inspect; no run resumes from it automatically.

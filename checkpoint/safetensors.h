@@ -1,6 +1,6 @@
-// Reads and writes the safetensors format: 8 bytes little-endian header length, a JSON header, then the raw bytes of
-// the tensors. Shards of checkpoints and the files that `train.model.init_from` names have this format; the Python
-// library `safetensors` reads what is written here.
+// Reads and writes the safetensors format: 8 bytes with the length of the header (little-endian), the header in JSON,
+// then the raw bytes of the tensors. Shards of checkpoints and the files that `train.model.init_from` names have this
+// format; the Python library `safetensors` reads what is written here.
 //
 // The reader does not trust the file. It refuses, with an error that names file and tensor, a header that is too long,
 // not JSON or names a tensor twice, an unknown dtype, a size that does not follow from dtype and shape, and ranges that

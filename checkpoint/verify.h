@@ -54,8 +54,8 @@ absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(const std::string& path, con
 // Checks only manifest, names and lengths.
 absl::StatusOr<VerifiedCheckpoint> QuickVerifyCheckpoint(const std::string& path);
 
-// Returns the failed read that prevented the verification from showing whether the checkpoint is damaged; OK: it showed
-// that.
+// Returns the first failed read if it is unknown whether the checkpoint is damaged, because reads failed and nothing
+// else is wrong. OK: this is known, because something is damaged or nothing is wrong.
 absl::Status FailedReadOf(const std::vector<CheckpointProblem>& problems);
 absl::Status FailedReadOf(const absl::StatusOr<VerifiedCheckpoint>& verified);
 

@@ -1,5 +1,6 @@
-// trainctl checkpoint ls, show, verify, rm: manages the checkpoints of a folder; needs neither a cluster nor a running
-// job.
+// trainctl checkpoint ls, show, verify, rm: manages the checkpoints of a folder, without a cluster or a running job. If
+// the user names a job instead of a folder, the coordinator is asked for the job's run folder or, by ls and show, for
+// the checkpoints that it has recorded.
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -58,6 +59,7 @@ bool IsCheckpointName(const std::string& name) {
          (absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix));
 }
 
+// Selects a checkpoint, or a partial folder, by its path.
 absl::StatusOr<Selection> SelectOne(const std::string& path) {
   const std::filesystem::path given(path);
   const std::string name = given.filename().string(), parent = given.parent_path().string();
@@ -72,7 +74,8 @@ absl::StatusOr<Selection> SelectOne(const std::string& path) {
     std::error_code ignored;
     entry.size_bytes += file.is_regular_file(ignored) ? file.file_size(ignored) : 0;
   }
-  entry.modified = absl::Now();
+  struct stat st = {};
+  if (stat(path.c_str(), &st) == 0) entry.modified = absl::TimeFromTimespec(st.st_mtim);
   return Selection{"", {std::move(entry)}};
 }
 
@@ -137,15 +140,16 @@ bool IsNamed(const CheckpointOptions& options, const RunEntry& entry) {
   return AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
 }
 
-// Inspects an entry. Returns none, with a message, if the entry is gone, and the user has not named it: a running job
-// may remove a checkpoint (checkpoint.keep) after it was listed or while it is being read.
+// Inspects an entry. If the entry is gone and the user has not named it, prints a message and returns none: a running
+// job may remove a checkpoint (checkpoint.keep) after it was listed or while it is being read.
 absl::StatusOr<std::optional<InspectedEntry>> InspectUnlessRemoved(const CheckpointOptions& options,
                                                                    const Selection& chosen, const RunEntry& entry,
                                                                    bool verify) {
   absl::StatusOr<InspectedEntry> inspected = InspectEntry(entry, verify, options.threads);
   const bool has_problem = !inspected.ok() || !inspected->found.problems.empty();
   struct stat st;
-  const bool is_missing = stat(entry.path.c_str(), &st) != 0 && errno == ENOENT;  // an I/O error does not show that
+  // Another error, such as an I/O error, does not show that the entry is missing.
+  const bool is_missing = stat(entry.path.c_str(), &st) != 0 && errno == ENOENT;
   const bool is_gone = absl::IsUnavailable(inspected.status()) || is_missing;
   if (has_problem && is_gone && !IsNamed(options, entry) && FileExists(chosen.run_folder)) {
     Say(absl::StrCat(entry.name, " was removed in the meantime"));
@@ -197,9 +201,9 @@ absl::Status ShowCheckpoint(const CheckpointOptions& options) {
 absl::Status Verify(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, SelectEntries(options));
   size_t num_checked = 0, num_damaged = 0;
-  absl::Status failed_read;  // the first
+  absl::Status failed_read;  // of the first checkpoint that cannot be read
   for (const RunEntry& entry : chosen.entries) {
-    // In a run folder, skip entries that are not checkpoints, but verify any folder that the user named.
+    // Of a run folder, only checkpoints are verified. A partial folder is verified if the user has named it.
     const bool skips_partial = entry.kind == RunEntry::Kind::kPartial && !IsNamed(options, entry);
     if (entry.kind == RunEntry::Kind::kOrphan || skips_partial) continue;
     ASSIGN_OR_RETURN(const std::optional<InspectedEntry> one,
@@ -227,12 +231,12 @@ absl::StatusOr<std::vector<RunEntry>> EntriesToRemove(const CheckpointOptions& o
     return absl::InvalidArgumentError(
         absl::StrCat(chosen.entries[0].path, " is not a step folder of a run folder; rm removes only step folders"));
   }
-  const bool named = AbsolutePath(options.folder, WorkingDirectory()) != chosen.run_folder;
-  if (named && options.partials) {
+  const bool is_step_folder = AbsolutePath(options.folder, WorkingDirectory()) != chosen.run_folder;
+  if (is_step_folder && options.partials) {
     return absl::InvalidArgumentError(
         absl::StrCat("--partials: ", options.folder, " is a step folder, not a run folder"));
   }
-  if (!named && options.steps.empty() && !options.partials) {
+  if (!is_step_folder && options.steps.empty() && !options.partials) {
     return absl::InvalidArgumentError(absl::StrCat(
         chosen.run_folder,
         " is a run folder: choose what to remove with --step N or --partials, or give the path of a step folder"));
@@ -240,7 +244,7 @@ absl::StatusOr<std::vector<RunEntry>> EntriesToRemove(const CheckpointOptions& o
   std::vector<RunEntry> entries;
   for (const RunEntry& entry : chosen.entries) {
     const bool is_checkpoint = entry.kind == RunEntry::Kind::kCheckpoint;
-    if (named || (is_checkpoint ? !options.steps.empty() : options.partials)) entries.push_back(entry);
+    if (is_step_folder || (is_checkpoint ? !options.steps.empty() : options.partials)) entries.push_back(entry);
   }
   return entries;
 }

@@ -31,14 +31,14 @@ void AddCounts(CLI::App& verb, const std::shared_ptr<AccelerateFlags>& options) 
       "--num_processes,--num-processes",
       [options](int64_t count) {
         options->flags.num_processes = count;
-        options->any = true;
+        options->for_accelerate = true;
       },
       "Accelerate's flag: the number of ranks on all hosts together");
   verb.add_option_function<int64_t>(
       "--num_machines,--num-machines",
       [options](int64_t count) {
         options->flags.num_machines = count;
-        options->any = true;
+        options->for_accelerate = true;
       },
       "Accelerate's flag: the same as --nnodes");
   verb.add_option("--machine_rank,--machine-rank", options->machine_rank, "The same as --node-rank");
@@ -53,7 +53,7 @@ void AddText(CLI::App& verb, const std::shared_ptr<AccelerateFlags>& options, co
       names,
       [options, text](const std::string& value) {
         *text = value;
-        options->any = true;
+        options->for_accelerate = true;
       },
       help);
 }
@@ -64,7 +64,7 @@ void AddSwitch(CLI::App& verb, const std::shared_ptr<AccelerateFlags>& options, 
       names,
       [options, flag] {
         *flag = true;
-        options->any = true;
+        options->for_accelerate = true;
       },
       help);
 }
@@ -126,7 +126,7 @@ absl::Status ApplyAccelerateFlags(const AccelerateFlags& options, const std::str
   if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
   if (options.threads_per_process > 0)
     launch->env.push_back(absl::StrCat("OMP_NUM_THREADS=", options.threads_per_process));
-  if (!options.any) return absl::OkStatus();
+  if (!options.for_accelerate) return absl::OkStatus();
   launch->for_accelerate = true;
   const std::string path = options.config_file.empty() ? "" : AbsolutePath(options.config_file, working_directory);
   std::string text;

@@ -20,7 +20,7 @@ struct AccelerateFlags {
   uint32_t machine_rank = 0;
   uint32_t threads_per_process = 0;           // 0: not given
   std::vector<std::string> refused = {};      // flags that were given, each with the reason
-  bool any = false;                           // another flag of Accelerate was given (refused flags do not count)
+  bool for_accelerate = false;                // config_file was given, or a flag that sets `flags`
   bool has_ranks = false, has_hosts = false;  // --nproc-per-node or --nnodes was given
 };
 

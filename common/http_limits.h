@@ -1,5 +1,5 @@
-// The limits of the HTTP port of a daemon, in addition to those for the connections and the heads of requests
-// (kScrapeConnections, kScrapeRequestBytes, kScrapeWait in limits.h).
+// The limits of the HTTP port of a coordinator or worker daemon. limits.h has those of connections that are not streams
+// and of the heads of requests (kScrapeConnections, kScrapeRequestBytes, kScrapeWait).
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace trainyard::limits {
 
-// Open streams (of events, logs and watched jobs), in addition to the connections of requests. Both limits together
-// leave descriptors for the store.
+// Open streams of events, logs and watched jobs. Together with kScrapeConnections, the limit of other connections, it
+// leaves file descriptors for the store.
 inline constexpr size_t kHttpStreams = 96;
-// The body of a request (a spec in JSON with escapes is longer than in protobuf), and all bodies together.
+// The size of one request's body, and of all bodies together. A spec is longer in JSON, with escapes, than in protobuf.
 inline constexpr size_t kHttpBodyBytes = 4 << 20;
 inline constexpr size_t kHttpBodiesBytes = 32 << 20;
 // A body may take kScrapeWait plus its size divided by this rate to arrive; the reader of a text that the server sends
 // may take kHttpReaderWait plus the text's size divided by this rate.
 inline constexpr size_t kHttpBytesPerSecond = 64 << 10;
-// A handler must have answered within this time: longer than the longest deadline of a call.
+// The time in which a handler must answer a request. It is longer than the longest deadline of a call.
 inline constexpr absl::Duration kHttpAnswerWait = absl::Seconds(75);
-// The bytes that wait for the reader of a stream before the stream's handler must wait, and the reader's time for one
-// text.
+// When this many bytes of a stream wait to be sent, its handler must wait, too.
 inline constexpr size_t kHttpStreamBytes = 256 << 10;
+// The time that a reader has for each text, apart from its size (kHttpBytesPerSecond).
 inline constexpr absl::Duration kHttpReaderWait = absl::Seconds(20);
 // A quiet stream sends a comment this often, so that its reader notices a lost connection.
 inline constexpr absl::Duration kHttpHeartbeat = absl::Seconds(5);

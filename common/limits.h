@@ -21,6 +21,7 @@ static_assert(kStoreValueBytes <= kStoreGenerationBytes);
 
 // Events waiting for the coordinator's core. Beyond this limit the streams are not read.
 inline constexpr size_t kCoreQueueEvents = 65'536;
+// Jobs that have not ended, and hosts that the coordinator knows. Beyond these limits new ones are refused.
 inline constexpr size_t kJobsUnfinished = 10'000;
 inline constexpr size_t kHosts = 8'192;
 
@@ -29,6 +30,7 @@ inline constexpr size_t kHosts = 8'192;
 inline constexpr size_t kTrainerReports = 4'096;
 inline constexpr size_t kDaemonReports = 4'096;
 inline constexpr size_t kJobEvents = 65'536;
+// Step reports in one message of a trainer or of a daemon.
 inline constexpr size_t kReportsPerMessage = 256;
 // Reports waiting for the core. Beyond this limit some reports of ranks other than 0 are dropped.
 inline constexpr size_t kReportBytesQueued = 32 << 20;
@@ -59,8 +61,8 @@ static_assert(kEventsPageBytes + 2 * kDurableTextBytes < kGrpcMessageBytes);
 // This many of the newest step and evaluation reports of a job are made durable before a rank's end is acknowledged.
 inline constexpr size_t kDurableReports = 4'096;
 
-// The record of a job must fit into one entry of the coordinator's store, which has at most 1 MiB. It contains the spec
-// twice, so a new job has at most `kJobRecordBytes`, although a spec may have 1 MiB. The rest is for what is added
+// The record of a job must fit into one entry of the coordinator's store, whose limit is 1 MiB. The record contains the
+// spec twice, so a new job has at most `kJobRecordBytes`, although a spec may have 1 MiB. The rest is for what is added
 // later: recorded checkpoints (beyond this size the oldest are dropped from the record; their files stay), and grants,
 // avoided hosts, decisions of hosts and reasons, each with its own limit.
 inline constexpr size_t kJobRecordBytes = 640 << 10;
@@ -76,6 +78,7 @@ inline constexpr size_t kFactsUnacknowledged = 65'536;
 inline constexpr size_t kOutboxBytes = 64 << 20;
 // The last lines of output that the exit record of a trainer contains.
 inline constexpr size_t kLastLines = 20;
+// A longer line of output is divided.
 inline constexpr size_t kLogLineBytes = 16 << 10;
 // Requests for output that the coordinator sends to a daemon at the same time. Each is a thread and a stream there.
 inline constexpr size_t kLogRequestsPerHost = 64;
@@ -92,7 +95,7 @@ inline constexpr size_t kLogQueueBytes = 1 << 20;
 inline constexpr size_t kScrapeConnections = 64;
 inline constexpr size_t kScrapeRequestBytes = 8 << 10;
 inline constexpr absl::Duration kScrapeWait = absl::Seconds(5);
-// sockaddr_un holds 108 bytes including the terminating zero.
+// The path of a Unix socket: sockaddr_un has space for 108 bytes, including the terminating zero.
 inline constexpr size_t kSocketPathBytes = 107;
 
 // A daemon reconnects after 50 ms, doubling up to 1 s.

@@ -1,4 +1,5 @@
-// The keys of transformers' TrainingArguments, without its batch and fsdp_config.
+// Translates the keys of transformers' TrainingArguments, except those of its batch (batch.cc) and of fsdp_config
+// (fsdp.cc).
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -9,8 +10,8 @@
 namespace trainyard::foreign {
 namespace {
 
-// `fsdp` is true, or words such as "full_shard offload auto_wrap".
-void TranslateWords(Translation* t, const Value& fsdp) {
+// Translates the value of `fsdp`: true, false, or words such as "full_shard offload auto_wrap".
+void TranslateFsdpWords(Translation* t, const Value& fsdp) {
   for (const std::string& item : fsdp.items) {
     const std::string word = absl::AsciiStrToLower(item);
     if (word == "true" || word == "full_shard") {
@@ -39,13 +40,13 @@ void TranslateWords(Translation* t, const Value& fsdp) {
   }
 }
 
-// Sets `job_key` to `yes` or `no` by a flag; an empty text sets nothing.
+// Sets `job_key` to `yes` if the flag `key` of the file is true, to `no` if it is false. An empty text sets nothing.
 void SetByFlag(Translation* t, const char* key, const char* job_key, const char* yes, const char* no) {
   const Value* value = t->Find(key);
   if (value == nullptr) return;
-  const char* yaml = *value->flag ? yes : no;
-  if (*yaml != '\0') {
-    t->Set(*value, job_key, yaml);
+  const char* text = *value->flag ? yes : no;
+  if (*text != '\0') {
+    t->Set(*value, job_key, text);
   } else {
     t->Explain(*value, "the value changes nothing");
   }
@@ -108,10 +109,10 @@ void TranslateTrainer(Translation* t) {
   const Value* fsdp = t->Find("fsdp");
   const Value* group = t->Find("fsdp_config");
   const bool is_off = fsdp == nullptr || fsdp->items.empty() || absl::AsciiStrToLower(fsdp->items[0]) == "false";
-  if (fsdp != nullptr) TranslateWords(t, *fsdp);
+  if (fsdp != nullptr) TranslateFsdpWords(t, *fsdp);
   if (fsdp != nullptr && is_off) t->Explain(*fsdp, "FSDP is off");
   if (group != nullptr && !group->is_off && is_off) {
-    t->Error(*group, "has no effect, because fsdp is missing or off; set \"fsdp\": true, or remove the group");
+    t->Error(*group, "has no effect, because fsdp is missing or off; set \"fsdp\": true, or remove fsdp_config");
   } else if (group != nullptr && !is_off) {
     TranslateFsdp(t, /*version=*/2, /*ranks_per_host=*/0);
   }
@@ -133,7 +134,7 @@ void TranslateTrainer(Translation* t) {
   SetSame(t, "output_dir", "checkpoint.dir");
   const Value* steps = t->Find("max_steps");
   if (steps != nullptr && *steps->number == -1) {
-    t->Explain(*steps, "-1: --set train.steps decides");
+    t->Explain(*steps, "-1 means no number of steps; --set train.steps sets it");
   } else {
     SetSame(t, "max_steps", "train.steps");
   }

@@ -9,7 +9,7 @@
 namespace trainyard {
 namespace {
 
-bool IsHalfWidth(v1::Precision type) { return type == v1::PRECISION_BF16 || type == v1::PRECISION_FP16; }
+bool Is16Bit(v1::Precision type) { return type == v1::PRECISION_BF16 || type == v1::PRECISION_FP16; }
 
 std::string NameOf(v1::Precision type) { return EnumName(*v1::Precision_descriptor()->FindValueByNumber(type)); }
 
@@ -28,14 +28,15 @@ std::string Contradiction(const v1::PrecisionPolicy& p) {
     return absl::StrCat("master bf16 has a lower precision than param ", NameOf(p.param()),
                         "; choose param bf16, or master fp32");
   }
-  if (IsHalfWidth(p.reduce()) && p.reduce() != p.param() && p.param() != v1::PRECISION_FP32) {
+  if (Is16Bit(p.reduce()) && p.reduce() != p.param() && p.param() != v1::PRECISION_FP32) {
     return absl::StrCat("reduce ", NameOf(p.reduce()), " cannot be combined with param ", NameOf(p.param()),
                         "; choose ", NameOf(p.param()), " or fp32");
   }
   return "";
 }
 
-// An overflow sets the scale to at least `min`.
+// Warns about settings that a static scale ignores, and checks that `min` is not above `initial`. An overflow never
+// sets the scale below `min`, so with a greater `min` it would raise the scale.
 void CheckLossScale(const v1::LossScale& scale, const Positions& positions, Problems* problems) {
   constexpr char kInitialKey[] = "train.loss_scale.initial", kMinKey[] = "train.loss_scale.min";
   if (scale.static_()) {
@@ -47,9 +48,10 @@ void CheckLossScale(const v1::LossScale& scale, const Positions& positions, Prob
     }
     return;
   }
+  // An invalid value has been removed from `scale` and reported already. The job file still has a position for its key.
   const bool has_invalid =
       (!scale.has_initial() && positions.count(kInitialKey) > 0) || (!scale.has_min() && positions.count(kMinKey) > 0);
-  if (has_invalid) return;  // has been reported already
+  if (has_invalid) return;
   v1::LossScale complete = scale;
   ApplyDefaults(&complete);
   if (complete.min() <= complete.initial()) return;

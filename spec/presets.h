@@ -1,4 +1,4 @@
-// Applies a named preset (models/presets.h) to a job. It sets only the keys of `model` that are not given. Pure.
+// Named sizes of models for `train.model.preset` (models/presets.h). Pure.
 #pragma once
 
 #include <string>
@@ -11,7 +11,9 @@ namespace trainyard {
 
 std::vector<std::string> PresetNames();
 
-// Fills the model of `spec` from its preset, if it names one. An unknown name is a problem. The name stays in the spec.
+// If `spec` names a preset, sets those keys of train.model that the preset decides and the job does not give, and keeps
+// the name. Adds an unknown name to `problems`. For family mlp, also sets the number of heads to 1 if the job does not
+// give it, because later checks require the number although an MLP has no heads.
 void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems);
 
 }  // namespace trainyard

@@ -7,9 +7,10 @@ Prints one JSON line.
     torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         like ddp; each process has half of the optimizer state
     torchrun --nproc-per-node 2 gpt_torch.py --mode fsdp2         two processes, sharded by fully_shard
 
-`--batch` is per rank, as PyTorch users write it. `tok_s` is the speed of all ranks together in the measured steps, the
-ones after the warm-up. `first_step_unix` is the Unix time at the end of the first step, from which the caller subtracts
-the time of its command; `first_step_s` counts from the start of this script.
+`--batch` is per rank, as PyTorch users write it. `tok_s` is the speed of all ranks together, in tokens per second, in
+the measured steps, which follow the warm-up. `first_step_unix` is the Unix time at the end of the first step, from
+which the caller subtracts the time at which it started the command. `first_step_s` counts from the start of this
+script.
 """
 
 import time

@@ -18,8 +18,9 @@ namespace trainyard {
 namespace {
 
 constexpr int kMemoryKinds = 8;
-constexpr size_t kPhaseNameBytes = 32;
+constexpr size_t kReportedNameBytes = 32;  // of a phase, or of a kind of memory
 constexpr size_t kStepMarks = 256;
+static_assert(kStepMarks % 2 == 0, "MarkStep removes marks when there is one more, an odd number");
 
 // The last step that the job can make. A script may make any number of steps.
 uint64_t StepsMax(const Job& job) {
@@ -84,7 +85,7 @@ void RecordMemory(Rank& rank, const v1::RankReport& report) {
   rank.memory.clear();
   for (int i = 0; i < report.memory_size() && i < kMemoryKinds; ++i) {
     rank.memory.push_back(report.memory(i));
-    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kPhaseNameBytes));
+    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kReportedNameBytes));
   }
 }
 
@@ -94,18 +95,18 @@ absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankRepor
   return std::max(rank.step_at, now - absl::Seconds(ago));
 }
 
-// Keeps a mark of the step, because its checkpoint may be reported much later. If there are too many marks, removes
-// every second one.
+// Stores a mark of the step, because its checkpoint may be reported much later. If there are too many marks, removes
+// every second one; the oldest and the newest stay, because the number of marks is odd then.
 void MarkStep(Job& job, uint64_t step) {
   const v1::GoodputRecord& ledger = job.record.goodput();
   job.current.step_marks.push_back({.step = step, .train_ms = ledger.train_ms() - ledger.since_step_ms()});
   if (job.current.step_marks.size() <= kStepMarks) return;
-  bool keep = false;
-  std::erase_if(job.current.step_marks, [&keep](const StepMark&) { return keep = !keep; });
+  bool is_removed = true;
+  std::erase_if(job.current.step_marks, [&is_removed](const StepMark&) { return is_removed = !is_removed; });
 }
 
-// Called when rank 0 has completed a step. The report may arrive after that of a failure, also long after: the daemon
-// sends it again when a coordinator has restarted.
+// Called when rank 0 has reported a new step. The step may have been completed before a failure that was reported
+// earlier, even long before: a daemon sends its stored reports again to a coordinator that has restarted.
 void CountStep(const Turn& turn, Job& job, const Rank& rank) {
   const absl::Duration since = turn.now - rank.step_at;
   StepCompleted(*job.record.mutable_goodput(),
@@ -119,7 +120,7 @@ void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report)
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase.name() != report.phase()) job.current.progress_at = turn.now;
-    rank.phase = ReportedPhase(CutText(report.phase(), kPhaseNameBytes));
+    rank.phase = ReportedPhase(CutText(report.phase(), kReportedNameBytes));
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();
@@ -147,9 +148,9 @@ void Run(Turn& turn, RankReportsReceived& event) {
     auto it = turn.state.jobs.find(JobId(report.key().job_id()));
     if (it == turn.state.jobs.end()) continue;
     Job& job = it->second;
-    bool current = report.key().generation() == job.head().generation() && !IsFinal(job.state()) &&
-                   report.key().rank() < job.ranks.size() && job.ranks[report.key().rank()].host() == host;
-    if (!current) continue;  // a report of an old generation does not count
+    bool is_current = report.key().generation() == job.head().generation() && !IsFinal(job.state()) &&
+                      report.key().rank() < job.ranks.size() && job.ranks[report.key().rank()].host() == host;
+    if (!is_current) continue;  // a report of an earlier generation or of another host does not count
     ApplyReport(turn, job, job.ranks[report.key().rank()], report);
     ReleaseDelayedAck(turn, turn.state.hosts.at(host), job);
     if (job.current.reports_until != absl::InfiniteFuture()) turn.Touch(job);

@@ -39,7 +39,7 @@ def test_a_probe_with_several_threads_measures_the_kernels(tmp_path):
     assert stored_speeds(tmp_path)
 
 
-def test_hosts_with_equal_cpus_measure_once_per_model_and_choose_alike(cluster, tmp_path):
+def test_hosts_with_equal_cpus_measure_once_per_model_and_choose_the_same_kernels(cluster, tmp_path):
     states = {name: tmp_path / name for name in ("h1", "h2")}
     cluster.start_coordinator()
     for name, state in states.items():
@@ -61,6 +61,6 @@ def test_hosts_with_equal_cpus_measure_once_per_model_and_choose_alike(cluster, 
         assert decision.value == ("mkl" if first_host == slower_with_mkl_intel else "mkl_intel"), decision
         assert "a lower rank with the same kind of CPU chose otherwise" in decision.reason, decision
 
-    # Another model has other products.
+    # Another model has products of other shapes, for which each host measures again.
     run_job(cluster, train__model__width=24)
     assert [len(stored_speeds(state)) for state in states.values()] == [2, 2]

@@ -105,8 +105,11 @@ def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(run_folder):
 def test_verify_of_a_copy_under_another_name_works(run_folder):
     copy = run_folder / "best"
     (run_folder / "step-00000100").rename(copy)
+    os.utime(copy, (10**9, 10**9))
 
-    assert objects("verify", copy)[0]["state"] == "verified"
+    verified, = objects("verify", copy)
+
+    assert (verified["state"], verified["modified_s"]) == ("verified", 10**9)
     assert steps(run_folder) == [300, 200]
 
 

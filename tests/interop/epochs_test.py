@@ -1,5 +1,5 @@
-"""GPT-2 from a folder of transformers trains on text for several epochs as transformers does on the same batches: the
-same losses at every step, and a line with the mean loss of each epoch."""
+"""Trainyard and transformers train GPT-2, from a folder of transformers, on the same batches for several epochs: the
+losses of every step are equal, and Trainyard prints the mean loss of each epoch."""
 
 import json
 import re
@@ -21,14 +21,14 @@ def mix(x):
 
 
 def sample_at(position, samples):
-    """The order of worker/data/sampler.cc."""
+    """The index of the sample at this position, by the algorithm of worker/data/sampler.cc."""
     epoch, index = divmod(position, samples)
     half = ((samples - 1).bit_length() + 1) // 2
     key, low = mix(mix((SEED + 0x9E3779B97F4A7C15) & MASK) ^ epoch), (1 << half) - 1
     while True:
         left, right = index >> half, index & low
-        for turn in range(6):
-            left, right = right, left ^ (mix(right ^ mix((key + turn) & MASK)) & low)
+        for round_index in range(6):
+            left, right = right, left ^ (mix(right ^ mix((key + round_index) & MASK)) & low)
         index = left << half | right
         if index < samples:
             return index
@@ -59,7 +59,8 @@ def make_folder(folder, text):
 
 
 def train_in_transformers(model, stream, steps):
-    """The optimizer and the schedule of transformers' Trainer with its defaults."""
+    """Trains with the optimizer and the schedule that are the defaults of transformers' Trainer. Returns the number of
+    samples and the loss of each step."""
     samples = (len(stream) - 1) // LENGTH
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
     scheduler = transformers.get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=steps)

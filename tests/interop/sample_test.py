@@ -1,5 +1,5 @@
-"""trainctl sample continues prompts with folders of transformers and with checkpoints: greedy texts are those of
-generate, and texts appear as they grow, in the order of their prompts."""
+"""trainctl sample continues prompts with models in folders of transformers and in checkpoints: greedy texts are those
+of generate() in transformers, and texts appear as they grow, in the order of their prompts."""
 
 import json
 import os
@@ -31,7 +31,8 @@ PROMPTS = ["What is 3 plus 4?", "What", "What is 11 plus 11? It is 22.", "It is 
 
 
 def make_folder(name, folder, end_tokens=None):
-    """A random model of transformers with its tokenizer. Its weights are large, so that scores differ much."""
+    """A random model of transformers with its tokenizer. Its weights are large, so that scores differ much and rounding
+    does not decide which token is the most likely."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
     tokenizer = finetune_test.train_tokenizer()
@@ -48,7 +49,7 @@ def make_folder(name, folder, end_tokens=None):
 
 
 def generate(model, tokenizer, prompt, tokens=NEW):
-    """The new tokens."""
+    """The tokens that transformers adds to the prompt."""
     ids = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     return model.generate(**ids, do_sample=False, max_new_tokens=tokens)[0][ids["input_ids"].shape[1]:].tolist()
 
@@ -147,7 +148,7 @@ def test_what_cannot_be_sampled_is_refused_with_all_its_problems(llama, tmp_path
 
 
 def endless(folder, *options):
-    """The command for a text that is so long that the test must end the process."""
+    """The command for a text that takes so long that the test must end the process."""
     return [TRAINCTL, "sample", folder, "--tokenizer", "bytes", "--tokens", "1000000", *options]
 
 

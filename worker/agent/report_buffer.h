@@ -1,11 +1,10 @@
-// Stores the reports of one trainer. Reports never block a step and may be lost, with one exception: the trainer of
-// rank 0 reports each step and evaluation only once, so the last 4,096 are stored and sent again on every new stream
-// (the coordinator drops duplicates). Of other ranks only the newest report is sent, about twice a second.
+// Stores the reports of one trainer until they are sent to the coordinator. Reports never block a step and may be lost:
+// only the newest is sent, about twice a second. The steps and evaluations that rank 0 reports are an exception,
+// because it reports each of them only once: the last 4,096 of each kind are stored, and are sent again on every new
+// stream (the coordinator drops duplicates). The last 20 checkpoints that a script has reported are stored, too.
 //
-// A script reports the checkpoints that it has made; the last 20 are stored, too.
-//
-// The first report after a pause is sent immediately, so that a first step is visible immediately; later ones are
-// gathered, so that a job of a thousand steps a second does not cost a message for each.
+// The first report after a pause is sent immediately, so that users see a first step without delay. Later steps are
+// sent together, so that a job with a thousand steps per second does not need a message for each.
 //
 // Part of the daemon's core: no thread, lock or clock.
 #pragma once
@@ -25,10 +24,10 @@ class ReportBuffer {
  public:
   void Add(const v1::RankReport& report, absl::Time now);
 
-  // Sets what the daemon observes of the process; added to every later report.
+  // Sets what the daemon observes of the process. It is added to every later report.
   void SetProcess(std::string state, double cpu_s);
-  // Sends the last report once more, with the present state of the process: the trainer is `silent`, or cannot report
-  // because its link is not open.
+  // Lets the last report be sent once more, with the present state of the process. Called if the trainer is `silent`,
+  // or cannot report because its link is not open.
   void RepeatLast(const v1::TrainerKey& key, bool silent, absl::Time now);
 
   // When the next message is due; InfiniteFuture if there is nothing to report.
@@ -38,7 +37,7 @@ class ReportBuffer {
   // steps. A report has at most limits::kReportsPerMessage steps and one checkpoint of a script; steps come first.
   std::vector<v1::RankReport> TakeUnsent(absl::Time now);
 
-  // There is a new stream: everything stored must be sent.
+  // Called when there is a new stream, on which everything that is stored must be sent.
   void Rewind();
 
  private:
@@ -46,7 +45,7 @@ class ReportBuffer {
   struct Queue {
     std::deque<Report> items;
     size_t unsent = 0;       // index of the first item not sent on this stream
-    uint64_t last_step = 0;  // the newest, to skip steps that a trainer whose link broke reports again
+    uint64_t last_step = 0;  // of the newest item; others up to it are repetitions after the trainer's link broke
 
     // Returns how many items were removed before they were sent.
     uint64_t Add(const Report& report);
@@ -58,7 +57,7 @@ class ReportBuffer {
   v1::RankReport newest_;  // without steps and evaluations; its phase times are those not reported yet
   std::string process_state_;
   double process_cpu_s_ = 0;
-  absl::Time newest_at_;           // when newest_ was received; default value: there is none
+  absl::Time newest_at_;           // when newest_ was received; absl::Time(): there is none
   bool newest_is_unsent_ = false;  // on this stream
   absl::Time sent_at_ = absl::InfinitePast();
   Queue<v1::StepReport> steps_;
@@ -66,7 +65,7 @@ class ReportBuffer {
   std::deque<v1::ScriptCheckpoint> checkpoints_;
   size_t unsent_checkpoints_ = 0;    // index of the first one not sent on this stream
   uint64_t trainer_dropped_ = 0;     // the trainer's own count since it started
-  uint64_t unreported_dropped_ = 0;  // by the trainer or here, since the last report of dropped steps
+  uint64_t unreported_dropped_ = 0;  // steps dropped by the trainer or here that no sent report has counted yet
 };
 
 }  // namespace trainyard::agent

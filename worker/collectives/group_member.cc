@@ -18,9 +18,10 @@ absl::StatusOr<GroupMember> MemberOf(const GroupOptions& options) {
   const auto self = std::find(member.members.begin(), member.members.end(), options.rank);
   if (distinct.size() != member.members.size() || distinct.empty() || *distinct.begin() < 0 ||
       *distinct.rbegin() >= options.world_size || self == member.members.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("ranks ", absl::StrJoin(member.members, ", "),
-                                                   " are not a valid group for rank ", options.rank, " in a world of ",
-                                                   options.world_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks ", absl::StrJoin(member.members, ", "), " are not a valid group for rank ", options.rank,
+                     " in a world of ", options.world_size,
+                     "; the members must be different ranks of the world, among them this rank"));
   }
   member.rank = static_cast<int>(self - member.members.begin());
   member.prefix = absl::StrCat(options.name, "/", member.members.front(), "/");
@@ -33,12 +34,13 @@ absl::StatusOr<GroupMember> MemberOf(const GroupOptions& options) {
 absl::StatusOr<std::vector<std::string>> Exchange(const GroupMember& member, absl::string_view what,
                                                   absl::string_view own) {
   const GroupOptions& options = member.options;
-  auto name = [&](int rank) { return absl::StrCat(member.prefix, what, "/", rank); };
+  auto name = [&](int index) { return absl::StrCat(member.prefix, what, "/", index); };
   RETURN_IF_ERROR(options.store->Put(name(member.rank), own));
   std::vector<std::string> all;
-  for (int rank = 0; rank < member.size(); ++rank) {
-    ASSIGN_OR_RETURN(all.emplace_back(), options.store->Get(name(rank), options.timeout),
-                     << "while waiting for the " << what << " of rank " << member.members[rank]);
+  for (int index = 0; index < member.size(); ++index) {
+    // The error names the rank in the world, which users know.
+    ASSIGN_OR_RETURN(all.emplace_back(), options.store->Get(name(index), options.timeout),
+                     << "while waiting for the " << what << " of rank " << member.members[index]);
   }
   return all;
 }

@@ -1,13 +1,12 @@
-// A communicator that counts the operations of another one and times the waits. Tests use the counts to check the types
-// and the numbers of the reductions of a step.
+// A communicator that counts the operations of another one. Tests use the counts to check the types and the numbers of
+// the reductions of a step.
 //
-// Threads: as for Communicator; any thread may call counts() and waited_s().
+// Threads: the same as for Communicator, except that any thread may call counts().
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
-#include <chrono>
-#include <functional>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,35 +27,19 @@ struct CollectiveCount {
   uint64_t elements = 0;
   uint64_t bytes = 0;
 };
-using CollectiveCounts = std::map<std::pair<CollectiveKind, at::ScalarType>, CollectiveCount>;  // barriers: kByte
-
-// One operation, reported after it was waited for.
-struct CollectiveEvent {
-  using Clock = std::chrono::steady_clock;
-  const char* group = "";  // valid as long as the communicator
-  CollectiveKind kind = CollectiveKind::kBarrier;
-  at::ScalarType type = at::kByte;
-  int64_t elements = 0;
-  Clock::time_point started = {}, wait_began = {}, wait_ended = {};
-  bool ok = false;
-};
+// By kind of operation and type of tensor. A barrier, which has no tensor, counts as kByte.
+using CollectiveCounts = std::map<std::pair<CollectiveKind, at::ScalarType>, CollectiveCount>;
 
 class MeteredCommunicator final : public Communicator {
  public:
-  // `name`: the group's name, for example "shard". `observer` may be null; it is called on the loop's thread and must
-  // not start operations.
-  MeteredCommunicator(std::string name, std::unique_ptr<Communicator> inner,
-                      std::function<void(const CollectiveEvent&)> observer = nullptr);
+  // `name`: the group's name, for example "shard".
+  MeteredCommunicator(std::string name, std::unique_ptr<Communicator> inner);
   ~MeteredCommunicator() override;
 
   const std::string& name() const { return name_; }
-  void set_observer(std::function<void(const CollectiveEvent&)> observer) { observer_ = std::move(observer); }
 
   // Totals since construction, including warm-up but not MonitoredBarrier; subtract two readings for an interval.
   CollectiveCounts counts() const;
-  // Total time spent in Wait.
-  double waited_s() const;
-  const Communicator& inner() const { return *inner_; }
 
   int rank() const override { return inner_->rank(); }
   int world_size() const override { return inner_->world_size(); }
@@ -72,16 +55,13 @@ class MeteredCommunicator final : public Communicator {
   CollectiveProgress progress() const override { return inner_->progress(); }
 
  private:
-  class Operation;
-  // `whole` is undefined for a barrier.
-  std::unique_ptr<Collective> Count(CollectiveKind kind, const at::Tensor& whole, std::unique_ptr<Collective> started);
+  // Counts an operation on the tensor `whole`, which is undefined for a barrier.
+  void Count(CollectiveKind kind, const at::Tensor& whole);
 
   const std::string name_;
   const std::unique_ptr<Communicator> inner_;
-  std::function<void(const CollectiveEvent&)> observer_;
   mutable absl::Mutex mu_;
   CollectiveCounts counts_ ABSL_GUARDED_BY(mu_);
-  CollectiveEvent::Clock::duration waited_ ABSL_GUARDED_BY(mu_) = {};
 };
 
 }  // namespace trainyard

@@ -15,7 +15,7 @@ struct Piece {
   int owner;  // the place that gets the result of a reduce-scatter
 };
 
-// One sum over all places (a place: the ranks that can share memory).
+// One sum over all places (place_chain.h).
 class ChainSum {
  public:
   // `sums` and `results` each have space for one contribution: `sums` in SumType, `results` in the type of the
@@ -32,7 +32,8 @@ class ChainSum {
   absl::Status Run(int64_t piece_elements) {
     SplitIntoPieces(piece_elements);
     StartReceives();
-    // The result of a piece returns to this place after two more iterations for each place after this one.
+    // A piece crosses each link between this place and the last one twice: as a sum on the way there, as a result on
+    // the way back. Meanwhile, this place adds two further pieces for each link, so that it does not wait.
     const size_t lag = 2 * static_cast<size_t>(last_place_ - place_);
     for (size_t step = 0; step < pieces_.size() + lag; ++step) {
       if (step < pieces_.size()) {

@@ -1,9 +1,10 @@
-// Collective operations among the ranks of one host through shared memory (shared_segment.h): no copy through the
-// kernel, and waits of a few microseconds, compared with hundreds over sockets. Sums are made in rank order, so that
-// the same ranks give the same bits in every operation.
+// Collective operations among the ranks of one host through shared memory (shared_segment.h): nothing is copied through
+// the kernel, and a wait takes a few microseconds, compared with hundreds over sockets. Values are added in rank order,
+// so that the same ranks give the same bits in every operation.
 //
-// The rank's own thread runs an operation when it is waited for, together with all operations that were started before
-// it. A background thread, as sockets use, would only take CPU time from the backward pass.
+// The rank's own thread runs the operations, in the order in which they were started: when it waits for one of them, up
+// to that one; in AdvanceOperations, as far as possible without waiting. A background thread, as communicators over
+// sockets have, would only take CPU time from the backward pass.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 
 namespace trainyard {
 
-// The ranks of one host, with the additional operation that a hostwise communicator (hostwise_communicator.h) needs
-// there. A place is a set of processes that can share memory (group.h).
+// A communicator of the ranks of one place (group.h), with the additional operation that a hostwise communicator
+// (hostwise_communicator.h) needs of it.
 class PlaceCommunicator : public Communicator {
  public:
   // `in` and `out` consist of one part per rank: `out` becomes the concatenation of this rank's part of every rank's
@@ -26,7 +27,7 @@ class PlaceCommunicator : public Communicator {
 // Returns when all ranks have joined; all must be processes of one host and one user. Possible errors: those of
 // SharedSegment::Join; InvalidArgument for an invalid rank.
 absl::StatusOr<std::unique_ptr<Communicator>> NewSharedMemoryCommunicator(const SharedSegmentOptions& options);
-// The same, with AllToAll. REQUIRES: a world of more than one.
+// The same, with AllToAll. REQUIRES: there is more than one rank.
 absl::StatusOr<std::unique_ptr<PlaceCommunicator>> NewPlaceCommunicator(const SharedSegmentOptions& options);
 
 }  // namespace trainyard

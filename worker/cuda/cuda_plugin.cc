@@ -22,7 +22,7 @@ absl::Status NoDevice(cudaError_t error) {
   int driver = 0, runtime = 0;
   (void)cudaDriverGetVersion(&driver);
   (void)cudaRuntimeGetVersion(&runtime);
-  (void)cudaGetLastError();
+  (void)cudaGetLastError();  // clears the error, which LibTorch would otherwise report at its next call
   return absl::FailedPreconditionError(absl::StrCat(
       "no GPU can be used on this machine: ", error == cudaSuccess ? "CUDA lists none" : cudaGetErrorString(error),
       "; ",

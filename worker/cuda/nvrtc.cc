@@ -25,16 +25,16 @@ struct Nvrtc {
 };
 
 absl::StatusOr<Nvrtc> OpenNvrtc() {
-  // libnvrtc opens libnvrtc-builtins by its name alone, without the search path of this plugin. Opening the builtins
-  // here first, by that path, makes libnvrtc find them.
+  // libnvrtc opens libnvrtc-builtins by its name alone, for which the library search path of this plugin is not used.
+  // This call uses that path, and libnvrtc then gets the library that is already loaded.
   (void)dlopen("libnvrtc-builtins.so.13.0", RTLD_NOW | RTLD_LOCAL);
   void* library = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::UnavailableError(dlerror());
   Nvrtc nvrtc;
-  bool is_whole = true;
+  const char* missing = nullptr;
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    is_whole = is_whole && function != nullptr;
+    if (function == nullptr) missing = name;
   };
   find(nvrtc.create, "nvrtcCreateProgram");
   find(nvrtc.compile, "nvrtcCompileProgram");
@@ -43,7 +43,7 @@ absl::StatusOr<Nvrtc> OpenNvrtc() {
   find(nvrtc.log, "nvrtcGetProgramLog");
   find(nvrtc.code_size, "nvrtcGetCUBINSize");
   find(nvrtc.code, "nvrtcGetCUBIN");
-  if (!is_whole) return absl::UnavailableError("libnvrtc.so.13 lacks a function");
+  if (missing != nullptr) return absl::UnavailableError(absl::StrCat("libnvrtc.so.13 lacks the function ", missing));
   return nvrtc;
 }
 

@@ -26,9 +26,9 @@ CommitThread::~CommitThread() {
 }
 
 void CommitThread::Serve(State& state) {
-  // Grants are requested before other tasks are done, so that the grant of the oldest waiting checkpoint was requested
-  // at least once before a newer commit replaces a checkpoint. If a request gets no answer, the next task is done
-  // before the request is repeated.
+  // The thread requests grants before it does other tasks, so that it has requested the grant of the oldest waiting
+  // checkpoint at least once before a newer commit can replace that checkpoint. If a request gets no answer, the thread
+  // does one task before it repeats the request.
   bool unanswered = false;
   while (true) {
     std::optional<State::Task> task;

@@ -80,7 +80,7 @@ void SaveThread::Begin(SaveTask task) {
   work->began = state_->clock.TimeNow();
   last_ = work;
   absl::Status acquired = AcquireBuffer(*work);
-  if (acquired.ok()) PlanCopies(*work);
+  if (acquired.ok()) PlanChunks(*work);
   absl::MutexLock lock(&state_->mu);
   if (!acquired.ok()) {
     work->task.owner.reset();
@@ -94,7 +94,7 @@ void SaveThread::Begin(SaveTask task) {
   state_->changed.SignalAll();
 }
 
-void SaveThread::CopyChunks(State& state, SaveWork& work) {
+void SaveThread::ProcessChunks(State& state, SaveWork& work) {
   for (size_t i; (i = work.next_chunk.fetch_add(1)) < work.chunks.size();) {
     {
       absl::MutexLock lock(&state.mu);
@@ -104,7 +104,7 @@ void SaveThread::CopyChunks(State& state, SaveWork& work) {
         continue;
       }
     }
-    CopyChunk(work.chunks[i]);
+    ProcessChunk(work.chunks[i]);
     absl::MutexLock lock(&state.mu);
     ++work.chunks_done;
   }
@@ -124,13 +124,13 @@ void SaveThread::CopyForever(State& state) {
       if (state.to_copy == nullptr) return;
       work = std::exchange(state.to_copy, nullptr);
     }
-    CopyChunks(state, *work);
+    ProcessChunks(state, *work);
   }
 }
 
 void SaveThread::WaitForCopy() {
   if (last_ == nullptr) return;
-  CopyChunks(*state_, *last_);
+  ProcessChunks(*state_, *last_);
   absl::MutexLock lock(&state_->mu);
   state_->changed.AwaitFor(&state_->mu, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     return last_->copied || last_->cancelled;

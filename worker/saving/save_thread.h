@@ -75,7 +75,7 @@ class SaveThread {
   struct State;
   static void CopyForever(State& state);
   static void WriteForever(State& state);
-  static void CopyChunks(State& state, SaveWork& work);
+  static void ProcessChunks(State& state, SaveWork& work);
   static void WriteOne(State& state, SaveWork& work);
   static absl::Status BeforeWrite(State& state, SaveWork& work, uint64_t bytes);
   absl::Status AcquireBuffer(SaveWork& work);

@@ -14,8 +14,8 @@
 namespace trainyard {
 namespace {
 
-// A save copies and hashes the state in chunks. A chunk copies at most this many bytes; a chunk that is only hashed is
-// a whole piece. One thread processes a chunk at a time, and a save can be cancelled between two chunks.
+// A save copies and hashes the state in chunks. A chunk that is copied has at most this many bytes; a chunk that is
+// only hashed is a whole piece. One thread processes a chunk, and a save can be cancelled between two chunks.
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 uint64_t BytesOf(const SaveRange& range) { return range.entry.count * DtypeBytes(range.entry.tensor.dtype); }
@@ -24,7 +24,8 @@ ManifestTensor EntryOf(const TensorHeader& tensor) {
   return {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
 }
 
-// Returns the order of the ranges: wide types first, so that each tensor begins at a multiple of its element's size.
+// Returns the order of the file's ranges in its shard: those of wide types first, so that each tensor begins at a
+// multiple of its element's size.
 std::vector<size_t> OrderInShard(const SaveTask::File& file) {
   std::vector<size_t> order(file.ranges.size());
   std::iota(order.begin(), order.end(), 0);
@@ -72,7 +73,7 @@ uint64_t BytesToCopy(const SaveTask& task) {
   return bytes;
 }
 
-void PlanCopies(SaveWork& work) {
+void PlanChunks(SaveWork& work) {
   char* to = work.buffer == nullptr ? nullptr : work.buffer->data();
   for (SaveTask::File& file : work.task.files) {
     for (SaveRange& range : file.ranges) {
@@ -99,7 +100,7 @@ void PlanCopies(SaveWork& work) {
   }
 }
 
-void CopyChunk(const SaveWork::Chunk& chunk) {
+void ProcessChunk(const SaveWork::Chunk& chunk) {
   if (chunk.to != nullptr) {
     std::memcpy(chunk.to, chunk.from, chunk.bytes);
   } else {

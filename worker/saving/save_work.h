@@ -1,7 +1,7 @@
 // One save of one rank, step by step; save_thread.cc defines which thread does what and when.
 //
-//   PlanCopies        decides where each range is copied; from here on the task's ranges point to the copies
-//   CopyChunk         copies one chunk, or hashes it if this rank is its witness; called by any thread that is free
+//   PlanChunks        divides the copies and hashes into chunks; from here on the task's ranges point to the copies
+//   ProcessChunk      copies one chunk, or hashes it if this rank is its witness; called by any thread that is free
 //   SealSnapshot      when all chunks are copied: hashes the copied ranges and marks the snapshot as complete
 //   WriteSave         writes the rank's files and its part
 #pragma once
@@ -53,8 +53,8 @@ struct SaveWork {
 // Bytes of all ranges that need a copy.
 uint64_t BytesToCopy(const SaveTask& task);
 
-void PlanCopies(SaveWork& work);
-void CopyChunk(const SaveWork::Chunk& chunk);
+void PlanChunks(SaveWork& work);
+void ProcessChunk(const SaveWork::Chunk& chunk);
 
 // REQUIRES: everything is copied, into shared memory. Possible errors: those of SnapshotBuffer::Seal.
 absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work);

@@ -85,7 +85,8 @@ Saver::Saver(Deps deps)
                          .clock = deps_.clock,
                          .check_fence = deps_.check_fence,
                          .recreate_folder = deps_.recreate_folder,
-                         // Owns what it uses, because the rank may leave while the commit thread reads all data.
+                         // This function owns what it uses, because the rank may leave while the commit thread reads
+                         // all data.
                          .describe_data = [corpus = deps_.corpus, restored_hash = deps_.restored_content_hash,
                                            run_folder = config_.checkpoint_dir, check_fence = deps_.check_fence,
                                            reported = std::string()](ManifestData& data) mutable {
@@ -158,7 +159,8 @@ void Saver::ApplySums(uint64_t step, const SavePolicy::Sums& sums) {
   thread_.GiveUp(absl::DeadlineExceededError(absl::StrCat("it was still being written", late)));
   const std::optional<SaveEnd> end = thread_.ended();
   absl::Status why = end.has_value() ? end->status : absl::OkStatus();
-  // The part of this rank is written, but the save was given up because of this rank, which no other rank reports.
+  // This rank's part is written, but the save was given up because this rank did not count it as ended. No other rank
+  // can report this reason.
   if (why.ok() && sums.given_up && !done->counts_as_ended) {
     why = absl::DeadlineExceededError(absl::StrCat(
         commits_ != nullptr ? "earlier checkpoints were still being completed" : "it was still being written", late));
@@ -257,6 +259,7 @@ WholeFiles Saver::WantedFiles() const {
 absl::Status Saver::SumTerms() { return deps_.world.AllReduceSum(terms_)->Wait(); }
 
 absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
+  enum { kEnded, kFailed, kGivenUp, kTimedOut };  // indices of terms
   const absl::Time began = deps_.clock.TimeNow();
   double* terms = terms_.mutable_data_ptr<double>();
   for (bool timed_out = false; policy_.under_way().has_value() && !timed_out;) {
@@ -264,19 +267,21 @@ absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
     const std::optional<SaveEnd> end = Ended(kSlice);
     const bool is_rank_0 = deps_.order.rank == 0;
     under_way_->counts_as_ended = end.has_value();
-    terms[0] = end.has_value() ? 1 : 0;
-    terms[1] = end.has_value() && !end->status.ok() ? 1 : 0;
-    terms[2] = is_rank_0 && GivesUp() ? 1 : 0;
-    terms[3] = is_rank_0 && deps_.clock.TimeNow() - began >= patience ? 1 : 0;
+    terms[kEnded] = end.has_value() ? 1 : 0;
+    terms[kFailed] = end.has_value() && !end->status.ok() ? 1 : 0;
+    terms[kGivenUp] = is_rank_0 && GivesUp() ? 1 : 0;
+    terms[kTimedOut] = is_rank_0 && deps_.clock.TimeNow() - began >= patience ? 1 : 0;
     RETURN_IF_ERROR(SumTerms()) << "while waiting for a save";
-    timed_out = terms[3] > 0;
-    ApplySums(step,
-              {.ended = static_cast<int>(terms[0]), .failed = static_cast<int>(terms[1]), .given_up = terms[2] > 0});
+    timed_out = terms[kTimedOut] > 0;
+    ApplySums(step, {.ended = static_cast<int>(terms[kEnded]),
+                     .failed = static_cast<int>(terms[kFailed]),
+                     .given_up = terms[kGivenUp] > 0});
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step, uint64_t stop_request) {
+  enum { kOver, kComplete, kNumTerms };  // indices of terms
   // The save itself has ended, so GivesUp no longer limits the time of its commit.
   const absl::Time deadline = deps_.clock.TimeNow() + absl::Seconds(config_.checkpoint_timeout_s);
   double* terms = terms_.mutable_data_ptr<double>();
@@ -289,11 +294,11 @@ absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step, uint64_t stop_request) 
                                  config_.checkpoint_timeout_s, " s)"),
                     stop_request);
     }
-    terms[0] = ended || late ? 1 : 0;
-    terms[1] = ended && commits_->newest_complete() >= step ? 1 : 0;
-    terms[2] = terms[3] = 0;
+    terms[kOver] = ended || late ? 1 : 0;
+    terms[kComplete] = ended && commits_->newest_complete() >= step ? 1 : 0;
+    std::fill(terms + kNumTerms, terms + kNumWaitTerms, 0.0);
     RETURN_IF_ERROR(SumTerms()) << "while waiting for a checkpoint to be complete";
-    if (terms[0] > 0) return terms[1] > 0;
+    if (terms[kOver] > 0) return terms[kComplete] > 0;
   }
 }
 

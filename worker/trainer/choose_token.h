@@ -1,8 +1,8 @@
 // Chooses the next token of a text from the scores that a model gives to all tokens. Pure.
 //
-// As in transformers, the scores are divided by the temperature, then all but the `top_k` highest are left out, then
-// those that are not needed for a probability of `top_p`. Heaps find the most likely tokens, so the time usually grows
-// linearly with the number of tokens: they are never all sorted.
+// As in transformers, the scores are divided by the temperature; then all but the `top_k` highest are removed; then
+// those of the rest that are not needed for a probability of `top_p`. Heaps find the most likely tokens without sorting
+// all of them, so the time usually grows linearly with the number of tokens.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ class Tokenizing {
     if (!is_reused) {
       if (order_.generation > 1) RemoveDamaged(*folder, num_chunks);
       RETURN_IF_ERROR(Build(*folder));
-      RETURN_IF_ERROR(ShareFailure(member_ == 0 ? folder->PublishIndex(num_chunks) : absl::OkStatus()));
+      RETURN_IF_ERROR(ShareFailure(builder_index_ == 0 ? folder->PublishIndex(num_chunks) : absl::OkStatus()));
       RETURN_IF_ERROR(ShareFailure(CheckVisible(*folder)));
     }
     return Open(*folder, is_reused);
@@ -80,8 +80,8 @@ class Tokenizing {
     return absl::AbortedError(absl::StrCat("another rank cannot tokenize the data: ", JoinFirst(sentences, 3, "; ")));
   }
 
-  // Rank 0 decides in which folder the caches are. The other ranks do not call RootNextToRun, because its result may
-  // change once rank 0 has made the folder.
+  // Rank 0 decides in which folder the caches are: next to the run folder or, if nothing can be written there, inside
+  // of it. The other ranks do not call RootNextToRun, because its result may change once rank 0 has made the folder.
   absl::Status AgreeOnRoot() {
     const std::vector<std::string> roots = TokenCacheRoots(order_.config.checkpoint_dir);
     absl::Status failure;
@@ -101,9 +101,9 @@ class Tokenizing {
     return absl::OkStatus();
   }
 
-  // Every rank checks the chunks that it would make.
+  // Removes damaged chunks, so that they are made again. The ranks with the same files divide the chunks among them.
   void RemoveDamaged(const TokenCacheFolder& folder, size_t num_chunks) {
-    for (size_t chunk = member_; chunk < num_chunks; chunk += members_) {
+    for (size_t chunk = builder_index_; chunk < num_chunks; chunk += num_builders_) {
       if (!folder.RemoveIfDamaged(chunk)) continue;
       log_ << "warning: " << folder.ChunkPath(chunk) << " was damaged and is made again" << std::endl;
     }
@@ -125,11 +125,11 @@ class Tokenizing {
     // No key is empty, so none is skipped: all[i] is the key of rank i.
     ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(key, world_), << "while comparing the data");
     std::vector<size_t> others;
-    members_ = member_ = 0;
+    num_builders_ = builder_index_ = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) others.push_back(rank);
-      if (all[rank] == key && rank < static_cast<size_t>(order_.rank)) ++member_;
-      if (all[rank] == key) ++members_;
+      if (all[rank] == key && rank < static_cast<size_t>(order_.rank)) ++builder_index_;
+      if (all[rank] == key) ++num_builders_;
     }
     const bool joins = order_.config.data.joins_uneven;
     // Every rank computes the numbers of targets of all ranks from its own samples, so different files may join only if
@@ -147,7 +147,7 @@ class Tokenizing {
 
   // Collective: the largest number of rounds that any rank needs for its pieces.
   absl::StatusOr<size_t> AgreeOnRounds() {
-    const size_t per_round = members_ * PiecesPerRound();
+    const size_t per_round = num_builders_ * PiecesPerRound();
     const size_t own = (plan_.pieces.size() + per_round - 1) / per_round;
     ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(absl::StrCat(own), world_));
     size_t rounds = 0;
@@ -192,7 +192,7 @@ class Tokenizing {
       return absl::CancelledError(absl::StrCat("interrupted; the chunks in ", folder.path(), " are kept"));
     }
     const std::launch policy = PiecesPerRound() == 1 ? std::launch::deferred : std::launch::async;
-    const size_t first = (round * members_ + member_) * PiecesPerRound();
+    const size_t first = (round * num_builders_ + builder_index_) * PiecesPerRound();
     std::vector<std::future<Made>> pieces;
     for (size_t piece = first; piece < std::min(first + PiecesPerRound(), plan_.pieces.size()); ++piece) {
       pieces.push_back(std::async(policy, [this, &folder, piece] { return Make(folder, piece); }));
@@ -209,8 +209,8 @@ class Tokenizing {
     return failure;
   }
 
-  // Deals the pieces to the ranks in order. All pieces are read even if lines cannot be used, so that all problems are
-  // known.
+  // Makes the missing chunks. The pieces are divided among the ranks in order. All pieces are read even if some lines
+  // cannot be used, so that all problems are reported.
   absl::Status Build(const TokenCacheFolder& folder) {
     ASSIGN_OR_RETURN(const size_t rounds, AgreeOnRounds());
     Clock& clock = Clock::GetSteadyClock();
@@ -221,7 +221,7 @@ class Tokenizing {
       const absl::Time now = clock.TimeNow();
       if (order_.rank != 0 || now - reported < kProgressInterval) continue;
       reported = now;
-      LogProgress(std::min((round + 1) * members_ * PiecesPerRound(), plan_.pieces.size()), now - began);
+      LogProgress(std::min((round + 1) * num_builders_ * PiecesPerRound(), plan_.pieces.size()), now - began);
     }
     return ReportProblems();
   }
@@ -271,12 +271,12 @@ class Tokenizing {
 
   // The chunks of a group of files.
   ChunkRange ChunksOf(const Corpus::Group& group) const {
-    const auto begins_before = [](const DataPiece& piece, size_t file) { return piece.file < file; };
-    const auto number = [&](size_t file) {
-      const auto at = std::lower_bound(plan_.pieces.begin(), plan_.pieces.end(), file, begins_before);
+    const auto is_of_earlier_file = [](const DataPiece& piece, size_t file) { return piece.file < file; };
+    const auto first_chunk_of = [&](size_t file) {
+      const auto at = std::lower_bound(plan_.pieces.begin(), plan_.pieces.end(), file, is_of_earlier_file);
       return static_cast<size_t>(at - plan_.pieces.begin());
     };
-    return {.first = number(group.first_file), .end = number(group.end_file)};
+    return {.first = first_chunk_of(group.first_file), .end = first_chunk_of(group.end_file)};
   }
 
   absl::StatusOr<std::unique_ptr<TokenSamples>> OpenSource(const TokenCacheFolder& folder, size_t source) const {
@@ -382,19 +382,20 @@ class Tokenizing {
   const bool is_held_out_;
   std::ostream& log_;
   std::string root_;
-  size_t members_ = 1, member_ = 0;    // of the ranks with the same files: their number, and this rank's index
+  // Ranks with the same files build one cache together. Their number, and the index of this rank among them.
+  size_t num_builders_ = 1, builder_index_ = 0;
   std::vector<DataProblem> problems_;  // the first problems of this rank
   int64_t num_problems_ = 0;
 };
 
-// Whether ranks that compute parts of the same samples of bytes may have read different files. Files that become tokens
-// are compared anyway (AgreeOnKey), and ranks on one host read the same files.
+// Whether the ranks must compare their files if samples are made of bytes: ranks on several hosts divide the model, so
+// that they compute parts of the same samples. Files that become tokens are always compared (AgreeOnKey).
 bool MustCompareBytes(const StartOrder& order) {
   return DividesModel(order.config) && order.local_world_size != order.world_size;
 }
 
-// Collective. Reads all files. Without this check the first stage of a pipeline might take its inputs from other bytes
-// than the last stage its targets, unnoticed if their numbers of samples are the same.
+// Collective. Reads all files. Without this check, the first stage of a pipeline might take inputs from other bytes
+// than those from which the last stage takes targets. This would stay unnoticed if both had equally many samples.
 absl::Status CompareBytes(Communicator& world, const RankData& data) {
   std::string hashes = data.train.corpus->Fingerprint().content_hash, keys = data.train.key;
   if (data.held_out.corpus != nullptr) {

@@ -47,8 +47,9 @@ CAUSES = {
     ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that accepted no records",
     ("disk_full", "all"): r"the coordinator was held up for .* by a store that accepted no records",
 }
-# What is reported while the fault lasts: these faults last until this is reported or the job has ended. A network is
-# slow only compared with earlier measurements, so the job must already be training.
+# What is reported while the fault lasts: these faults last until this is reported or the job has ended. A slow network
+# is detected only by comparison with earlier measurements: of the job's steps or, for a delay, of the heartbeats of its
+# hosts, which are enough in the first step.
 NETWORK = r"\[network\] .*(slow|late)"
 REPORTED_MEANWHILE = {
     ("loss", "daemon"): (NETWORK, ("training", "saving")),
@@ -124,9 +125,9 @@ def select(seed, count=CELLS_IN_A_SELECTION):
     for fault in TARGETS:
         queue = [cell for cell in ALL if cell.fault == fault]
         draw.shuffle(queue)
-        # Different targets first.
-        order = {cell: [other.target for other in queue[:at]].count(cell.target) for at, cell in enumerate(queue)}
-        queues.append(sorted(queue, key=order.get))
+        # One cell of each target comes first, then a second one of each, and so on.
+        turn = {cell: [other.target for other in queue[:at]].count(cell.target) for at, cell in enumerate(queue)}
+        queues.append(sorted(queue, key=turn.get))
     draw.shuffle(queues)
     selected = []
     while len(selected) < count:

@@ -98,6 +98,7 @@ TEST(CommandEnvironment, RanksOnSeveralHosts_UseTheInterfaceOfTheDataAddress_Unl
 
   spec.mutable_network()->set_interface("eth3");
   desired.set_spec(spec.SerializeAsString());
+  // NCCL takes a name for a prefix, unless '=' is before it.
   EXPECT_THAT(variables(desired, {"NCCL_SOCKET_IFNAME=ib0"}), Contains("NCCL_SOCKET_IFNAME==eth3"));
 }
 

@@ -1,4 +1,4 @@
-// The daemon's metrics: the documented list matches the served one, and counters follow the core's totals.
+// The daemon's metrics: the documented list matches the served one, and the values are the newest totals of the core.
 #include "worker/agent/metrics.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ TEST(WorkerMetrics, DocumentedList_MatchesTheServedMetrics) {
   std::set<std::string> documented;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
     if (!absl::StartsWith(line, "| `trainyard_worker_")) continue;
-    documented.insert(absl::StrReplaceAll(line, {{"| |", "|  |"}}));
+    documented.insert(absl::StrReplaceAll(line, {{"| |", "|  |"}}));  // the document has one space in an empty cell
   }
   std::set<std::string> served;
   for (const MetricSpec& spec : WorkerMetricSpecs()) {
@@ -41,7 +41,7 @@ double ValueOf(WorkerMetrics& metrics, const std::string& name) {
   return -1;
 }
 
-TEST(WorkerMetrics, CountersFollowTheCoresTotalsAndLimitsAreServed) {
+TEST(WorkerMetrics, ShowTheNewestTotalsOfTheCore_AndTheLimits) {
   WorkerMetrics metrics(/*log_bytes_per_rank=*/1000);
 
   metrics.Observe({.outbox_errors = 2, .starts = 5, .facts_waiting = 7, .outbox_on_disk = false}, 3);

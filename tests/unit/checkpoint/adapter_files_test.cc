@@ -205,7 +205,7 @@ TEST_F(AdapterFilesTest, WrongTensors_AreAllListed) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("adapter_model.safetensors"), HasSubstr("missing: h.1.mlp.c_fc.lora_B.weight"),
                     HasSubstr("unexpected: score.weight"),
-                    HasSubstr("wrong: h.0.attn.c_proj.lora_B.weight is [4, 3], expected [4, 2]"),
+                    HasSubstr("wrong shape: h.0.attn.c_proj.lora_B.weight is [4, 3], expected [4, 2]"),
                     HasSubstr("h.1.attn.c_proj.lora_A.weight is I32")));
 }
 

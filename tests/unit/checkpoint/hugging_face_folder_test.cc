@@ -276,8 +276,8 @@ TEST_F(HuggingFaceFolderTest, Import_OfOtherWeights_NamesEveryDifference) {
 
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("missing: h.1.mlp.c_fc.bias, ln_f.weight; unexpected: h.0.crossattention.c_attn.weight; wrong: "
-                        "h.0.attn.c_attn.weight is [12, 4], expected [4, 12]"));
+              HasSubstr("missing: h.1.mlp.c_fc.bias, ln_f.weight; unexpected: h.0.crossattention.c_attn.weight; "
+                        "wrong shape: h.0.attn.c_attn.weight is [12, 4], expected [4, 12]"));
   EXPECT_TRUE(std::filesystem::is_empty(folder_ / "run"));
 }
 

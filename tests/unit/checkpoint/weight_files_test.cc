@@ -176,8 +176,8 @@ TEST_F(WeightFilesTest, OtherWeights_AreRefusedWithEveryDifference) {
   infos.push_back({.name = "layers.0.mlp.up_proj.weight", .dtype = "F32", .shape = {1}});
   WriteTensors(kWeightsName, infos);
   EXPECT_THAT(ForeignError(SmallLlama(true)),
-              HasSubstr("present with and without the prefix 'model.', so it is unknown which is meant: "
-                        "layers.0.mlp.up_proj.weight"));
+              HasSubstr("present both with and without the prefix 'model.', so it is unknown which are meant; keep "
+                        "only one of each pair: layers.0.mlp.up_proj.weight"));
 
   infos.pop_back();
   for (TensorInfo& info : infos) {
@@ -189,8 +189,8 @@ TEST_F(WeightFilesTest, OtherWeights_AreRefusedWithEveryDifference) {
   EXPECT_THAT(ForeignError(SmallLlama(false)),
               AllOf(HasSubstr("missing: lm_head.weight;"), HasSubstr("unexpected: layers.0.mlp.gate_proj.scales;"),
                     HasSubstr("layers.0.self_attn.k_proj.weight is [2, 2], expected [4, 4]"),
-                    HasSubstr("quantised, but weights must be F64, F32, F16 or BF16: layers.0.mlp.gate_proj.weight is "
-                              "U32")));
+                    HasSubstr("not of type F64, F32, F16 or BF16 (quantised weights are not supported): "
+                              "layers.0.mlp.gate_proj.weight is U32")));
 }
 
 }  // namespace

@@ -227,14 +227,14 @@ TEST(LaunchFlags, CountsOfAccelerateAndOfTorchrun_AreCombinedOrRefused) {
   launch.nproc_per_node = "4";
   AccelerateFlags machines;
   machines.flags.num_machines = 2;
-  machines.any = machines.has_ranks = true;
+  machines.for_accelerate = machines.has_ranks = true;
   EXPECT_TRUE(ApplyAccelerateFlags(machines, "/", &launch).ok());
   EXPECT_EQ(launch.nnodes, "2");
   EXPECT_EQ(launch.nproc_per_node, "4");
 
   AccelerateFlags processes;
   processes.flags.num_processes = 8;
-  processes.any = processes.has_hosts = true;
+  processes.for_accelerate = processes.has_hosts = true;
   EXPECT_THAT(std::string(ApplyAccelerateFlags(processes, "/", &launch).message()),
               HasSubstr("with --nnodes, give --nproc-per-node"));
 }

@@ -120,7 +120,8 @@ std::string NameOf(const testing::TestParamInfo<Group>& info) {
   return absl::StrCat(absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}}), "_", info.param.size);
 }
 
-// The tensors are larger than a piece of shared memory but no multiple of it, have several shapes, or are empty.
+// Tests tensors that are larger than a piece of shared memory but not a multiple of its size, a tensor with two
+// dimensions, and an empty one.
 absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   const int64_t n = comm.world_size(), rank = comm.rank(), size = 100'003;
   const double sum = static_cast<double>(n * (n + 1)) / 2;
@@ -140,8 +141,8 @@ absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   return std::string();
 }
 
-// Rank 0 sums while the others gather: all ranks must get an error, of which at least one names the operation of the
-// other rank, and none may wait forever.
+// Rank 0 sums while the others gather: all ranks must get an error and none may wait forever. At least one error must
+// name the operation of the other rank.
 absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
   at::Tensor t = at::full({8}, 1.0, at::kFloat), all = at::full({8 * comm.world_size()}, 0.0, at::kFloat);
   absl::Status status = comm.rank() == 0 ? comm.AllReduceSum(t)->Wait() : comm.AllGather(all, t)->Wait();
@@ -237,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, BrokenCommunicator,
                          NameOf);
 
 TEST_P(BrokenCommunicator, Abort_DuringAWaitForAStoppedPeer_ReturnsWithin200Ms) {
-  // A busy machine may delay a thread by 200 ms: one attempt in five must succeed.
+  // A busy machine may delay a thread by 200 ms, so it is enough that one of five attempts is fast.
   int64_t slowest_micros = INT64_MAX;
   for (int attempt = 0; attempt < 5 && slowest_micros >= 200'000; ++attempt) {
     World world(GetParam().size, "abort", "", GetParam().transport);

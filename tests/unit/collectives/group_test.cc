@@ -222,28 +222,19 @@ TEST_P(Transports, CountOperationsByKindAndType) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               MeteredCommunicator& comm = *groups.shard;
               const int64_t world = comm.world_size();
-              std::vector<CollectiveEvent> events;
-              comm.set_observer([&](const CollectiveEvent& event) { events.push_back(event); });
               const CollectiveCounts before = comm.counts();
               at::Tensor whole = at::full({8 * world}, 1, at::kBFloat16), part = at::full({8}, 1, at::kBFloat16);
               RETURN_IF_ERROR(comm.AllGather(whole, part)->Wait());
               RETURN_IF_ERROR(comm.AllGather(whole, part)->Wait());
               RETURN_IF_ERROR(comm.ReduceScatterSum(part, whole)->Wait());
-              comm.set_observer(nullptr);
               CollectiveCounts after = comm.counts();
               CollectiveCount& gathers = after[{CollectiveKind::kAllGather, at::kBFloat16}];
               RETURN_IF_ERROR(Expect(gathers.operations == 2, "two gathers are counted"));
               RETURN_IF_ERROR(Expect(gathers.elements == static_cast<uint64_t>(16 * world), "elements are counted"));
               RETURN_IF_ERROR(Expect(gathers.bytes == static_cast<uint64_t>(32 * world), "bytes are counted"));
               const std::pair in_fp64{CollectiveKind::kAllGather, at::kDouble};  // from the warm-up
-              RETURN_IF_ERROR(
-                  Expect(after.at(in_fp64).operations == before.at(in_fp64).operations, "fp64 is counted separately"));
-              RETURN_IF_ERROR(Expect(events.size() == 3 && events[2].kind == CollectiveKind::kReduceScatter,
-                                     "three events, the last of a reduce-scatter"));
-              RETURN_IF_ERROR(
-                  Expect(events[1].started <= events[1].wait_began && events[1].wait_began <= events[1].wait_ended,
-                         "the times are in order"));
-              return Expect(comm.waited_s() > 0, "waits are timed");
+              return Expect(after.at(in_fp64).operations == before.at(in_fp64).operations,
+                            "fp64 is counted separately");
             }),
             absl::OkStatus());
 }

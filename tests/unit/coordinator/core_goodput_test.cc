@@ -107,5 +107,27 @@ TEST(CoreGoodput, StepsThatAreSavedUntilTheGroupHasEnded_AreNotLost) {
   }
 }
 
+// After 257 reported steps, the coordinator removes every second mark of a step.
+TEST(CoreGoodput, NewestStep_CountsAsSaved_AfterMarksOfStepsWereRemoved) {
+  Harness harness;
+  v1::JobSpec spec = MakeSpec(2);
+  spec.mutable_train()->set_steps(1'000);
+  harness.Submit(spec, kJob);
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  BringToRunning(harness, host, kJob);
+  for (uint64_t step = 1; step <= 257; ++step) {
+    harness.Advance(absl::Milliseconds(10));
+    host.Report(Key(kJob, 1, 0), step, step);
+  }
+
+  host.Save(Key(kJob, 1, 0), 257);
+  host.Kill(Key(kJob, 1, 1), 9);
+  host.Apply(/*start=*/false);
+
+  ASSERT_EQ(harness.Get(kJob).generation(), 2u);
+  EXPECT_DOUBLE_EQ(harness.Get(kJob).goodput().lost_s(), 0);
+}
+
 }  // namespace
 }  // namespace trainyard

@@ -49,6 +49,7 @@ class StreamHost {
     }
     return false;
   }
+  // Sends a fact of this rank of generation 1 of kJob.
   void ReportFact(uint32_t rank, v1::Fact fact) {
     v1::AgentMessage message;
     fact.set_sequence(++sequence_);
@@ -59,6 +60,7 @@ class StreamHost {
   void ReportFromAllRanks(const v1::Fact& fact) {
     for (uint32_t rank = 0; rank < 2; ++rank) ReportFact(rank, fact);
   }
+  // Sends one report of rank 0 with the steps from 1 to `steps`.
   void Report(uint64_t steps) {
     v1::AgentMessage message;
     v1::RankReport& report = *message.mutable_reports()->add_reports();
@@ -66,6 +68,7 @@ class StreamHost {
     for (uint64_t step = 1; step <= steps; ++step) report.add_steps()->set_step(step);
     stream_->Write(message);
   }
+  // Sends rendezvous values of generation 1 of kJob.
   void Put(const std::map<std::string, std::string>& values) {
     v1::AgentMessage message;
     message.mutable_put()->set_job_id(kJob);
@@ -77,7 +80,7 @@ class StreamHost {
     }
     stream_->Write(message);
   }
-  // Reads until this many values have arrived.
+  // Reads until `count` rendezvous values have arrived, and returns them; fewer if the stream ended.
   std::map<std::string, std::string> AwaitValues(size_t count) {
     std::map<std::string, std::string> values;
     v1::CoordinatorMessage message;
@@ -90,6 +93,7 @@ class StreamHost {
     }
     return values;
   }
+  // Reads until the coordinator has refused a value, which is then in `refused`. Returns false if the stream ended.
   bool AwaitRefusal() {
     v1::CoordinatorMessage message;
     while (refused.name().empty() && stream_->Read(&message)) {
@@ -97,6 +101,7 @@ class StreamHost {
     }
     return !refused.name().empty();
   }
+  // Reads until the stream ends, and returns its status.
   grpc::Status Finish() {
     v1::CoordinatorMessage message;
     while (stream_->Read(&message)) {
@@ -104,8 +109,8 @@ class StreamHost {
     return stream_->Finish();
   }
 
-  v1::DesiredState desired;
-  v1::RefusedValue refused;
+  v1::DesiredState desired;  // the last one for which AwaitDesired returned true
+  v1::RefusedValue refused;  // the last value that the coordinator refused
 
  private:
   std::unique_ptr<v1::AgentService::Stub> stub_;
@@ -149,6 +154,7 @@ class RpcTest : public testing::Test {
     jobs_->Get(&context, request, &job);
     return job;
   }
+  // Reports that both ranks of kJob have started and are ready, and waits until `host` receives `go` for them.
   void BringToRunning(StreamHost& host) {
     ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
     v1::Fact fact;

@@ -191,8 +191,8 @@ absl::Status Save(const std::string& folder, const Layout& layout, PartRank& ran
   DeviceCopies copies(nullptr);
   ASSIGN_OR_RETURN(const std::vector<StateEntry> tensors, rank.state().PrepareSaves());
   RETURN_IF_ERROR(AddOwnState(rank.state(), StateRoles::kAll, copies, work.task));
-  PlanCopies(work);
-  for (const SaveWork::Chunk& chunk : work.chunks) CopyChunk(chunk);
+  PlanChunks(work);
+  for (const SaveWork::Chunk& chunk : work.chunks) ProcessChunk(chunk);
   uint64_t bytes = 0;
   RETURN_IF_ERROR(WriteSave(
       FileSystem::Real(), work, [](uint64_t) { return absl::OkStatus(); }, bytes));
