@@ -16,7 +16,6 @@ absl::StatusOr<PipelineLayout> PipelineOf(const TrainConfig::Parallel& parallel)
 
 absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
   const TrainConfig& config = order.config;
-  const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
   // Decides the default of parallel.reduce_scatter, which is false for zero1 over sockets.
   const bool uses_sockets =
@@ -29,12 +28,7 @@ absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy stra
                                            .clip_value = config.optimizer.clip_value,
                                            .seed = config.seed},
                              .clip_norm = config.optimizer.clip_norm,
-                             .loss_scale = {.initial = scale.initial,
-                                            .window = scale.window,
-                                            .backoff = scale.backoff,
-                                            .hysteresis = scale.hysteresis,
-                                            .min = scale.min,
-                                            .dynamic = !scale.is_static},
+                             .loss_scale = LossScalingOf(config),
                              .tile_elements = parallel.optimizer_tile_elements};
   const DataParallelOptions data{
       .strategy = strategy,
@@ -76,6 +70,16 @@ absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config) {
                                        .output = names.output,
                                        .master = names.master,
                                        .state = names.state});
+}
+
+LossScaleConfig LossScalingOf(const TrainConfig& config) {
+  const TrainConfig::LossScale& scale = config.loss_scale;
+  return {.initial = scale.initial,
+          .window = scale.window,
+          .backoff = scale.backoff,
+          .hysteresis = scale.hysteresis,
+          .min = scale.min,
+          .dynamic = !scale.is_static};
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakePart(const StartOrder& order, const RankDevice& device,
