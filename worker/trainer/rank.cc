@@ -102,7 +102,8 @@ absl::Status OpenDataOfHost(const StartOrder& order, RankData& inputs, std::ostr
 }
 
 // Reads the content of the files if the user resumed the run, or if nothing proves that they are unchanged since the
-// checkpoint was made. With checkpoint.allow_data_change, reads the content only if the sizes of the files differ.
+// checkpoint was made. With checkpoint.allow_data_change, reads the content only if the sizes of the files differ. With
+// train.data.uneven: join, a restart may place rank 0 on a host that has other files than the host before.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
   const bool is_user_resume = order.resume && order.generation == 1;
@@ -111,8 +112,11 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
       !is_user_resume && DataIsRecorded(order.config.checkpoint_dir, before.content_hash, corpus.identity());
   if (sizes_match && (is_known || order.config.allow_data_change)) return absl::OkStatus();
   absl::Status same = CheckSameData(before, corpus.files(), corpus.Fingerprint());
-  if (same.ok() || !order.config.allow_data_change) return same;
-  log << "warning: " << same.message() << "; checkpoint.allow_data_change is true, so the job continues" << std::endl;
+  const bool joins = order.config.data.joins_uneven && !is_user_resume;
+  if (same.ok() || !(order.config.allow_data_change || joins)) return same;
+  log << "warning: " << same.message() << "; "
+      << (order.config.allow_data_change ? "checkpoint.allow_data_change is true" : "train.data.uneven is join")
+      << ", so the job continues" << std::endl;
   return absl::OkStatus();
 }
 
@@ -172,6 +176,7 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   ASSIGN_OR_RETURN(RestorePoint point, LoadRestorePoint(order, std::move(chosen), *announced, rank.world(), load));
   const absl::Duration restore_time = choosing_time + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
+  RETURN_IF_ERROR(ContinueOrder(order, manifest.data.samples, rank.inputs, log)) << point.checkpoint->path();
   RestoreNumbers(order, *point.checkpoint, rank.strategy->state());
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;

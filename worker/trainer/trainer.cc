@@ -436,7 +436,8 @@ absl::Status Trainer::SaveLast() {
 
 RunPosition Trainer::Position() const {
   RunPosition position{.consumed_samples = ConsumedSamples(step_),
-                       .samples_per_epoch = rank_.inputs.training->num_samples()};
+                       .samples_per_epoch = rank_.inputs.training->num_samples(),
+                       .samples = rank_.inputs.recorded_samples};
   if (rank_.inputs.evaluation != nullptr) position.evaluation = evaluations_.StateAt(step_);
   return position;
 }
