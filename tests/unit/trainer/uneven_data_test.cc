@@ -1,12 +1,14 @@
 // Jobs whose hosts may have different data (train.data.uneven: join): the order of the samples after a resume on other
-// hosts.
+// hosts, and the tokenizers of the hosts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <thread>
 
 #include "checkpoint/catalog.h"
 #include "common/files.h"
+#include "tests/unit/data/small_tokenizer.h"
 #include "tests/unit/trainer/strategies_fixture.h"
 
 namespace trainyard {
@@ -126,6 +128,36 @@ TEST_F(UnevenDataTest, AResumeByTheUserWithLessData_IsRefused_UnlessTheDataMayCh
   ASSERT_THAT(allowed->codes, ElementsAre(kExitDone, kExitDone)) << allowed->logs[0].str();
   EXPECT_THAT(allowed->logs[0].str(), HasSubstr("so they come in another order"));
   EXPECT_THAT(FindCheckpoint(folder_ / "run")->checkpoint->manifest().data.samples, ElementsAre(100));
+}
+
+TEST_F(UnevenDataTest, HostsWithOtherTokenizers_AreRefused) {
+  WriteSmallTokenizer(folder_ / "one");
+  WriteSmallTokenizer(folder_ / "other");
+  std::ofstream(folder_ / "other/tokenizer.json", std::ios::app) << "\n";
+  StartOrder order = JoiningOrder("run", 2);
+  order.config.model.vocabulary = SmallTokenizer::kVocabulary;
+  auto all = std::make_unique<Ranks>();
+  all->logs.resize(2);
+  for (int r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      StartOrder own = order;
+      own.rank = static_cast<int>(r);
+      own.config.data.tokenizer_path = folder_ / (r == 0 ? "one" : "other");
+      EXPECT_EQ(RunRank(own, {.link = *all->links[r],
+                              .file_system = FileSystem::Real(),
+                              .log = all->logs[r],
+                              .must_leave = [] { return false; }}),
+                kExitRefused)
+          << all->logs[r].str();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  for (const auto& link : all->links) {
+    EXPECT_THAT(MessageOf(*link), HasSubstr("the tokenizer differs from that of rank 0 on rank 1; give all hosts"));
+  }
 }
 
 }  // namespace
