@@ -5,6 +5,7 @@
 #include "common/status_macros.h"
 #include "worker/mesh/mesh.h"
 #include "worker/parallel/parallelize.h"
+#include "worker/parallel/stream_waits.h"
 
 namespace trainyard {
 namespace {
@@ -138,6 +139,8 @@ absl::Status MakeParallel(const StartOrder& order, bool loads_state, Rank& rank)
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.data.events = rank.events.get();
   options.data.ledger = rank.ledger;
+  rank.stream_waits = std::make_unique<StreamWaits>(rank.device.device);
+  options.data.stream_waits = rank.stream_waits.get();
   options.data.copies_initial_values = !loads_state;
   ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));
   ASSIGN_OR_RETURN(const PipelineLayout pipeline, PipelineOf(config.parallel));
