@@ -219,6 +219,7 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
     RETURN_IF_ERROR(ReadDataList(data.Inner("list", true), m.data));
     top.Read("nonfinite", m.nonfinite);
   }
+  if (version > 4 && data.Has("samples")) data.Read("samples", m.data.samples);
   if (version > 2 && top.Has("evaluation")) {
     RETURN_IF_ERROR(ReadEvaluation(top.Inner("evaluation", false), version, m.evaluation.emplace()));
   }
@@ -250,7 +251,7 @@ std::string ManifestText(const Manifest& m) {
   Json json = {
       {"hash", ""},
       {"format", "trainyard-checkpoint"},
-      {"version", kManifestVersion},
+      {"version", m.data.samples.empty() ? kManifestVersionWithoutSamples : kManifestVersion},
       {"step", m.step},
       {"generation", m.generation},
       {"job", {{"id", m.job_id}, {"name", m.job_name}}},
@@ -275,6 +276,7 @@ std::string ManifestText(const Manifest& m) {
                                        {"good_steps", m.loss_scale.good_steps},
                                        {"hysteresis_left", m.loss_scale.hysteresis_left}};
   }
+  if (!m.data.samples.empty()) json["data"]["samples"] = m.data.samples;
   if (m.evaluation.has_value()) json["evaluation"] = EvaluationJson(*m.evaluation);
   return manifest_json::TextWithHash(std::move(json));
 }

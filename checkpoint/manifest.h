@@ -17,9 +17,11 @@
 
 namespace trainyard {
 
-// The version that is written. Older versions are read, too: 1 has neither `nonfinite` nor `data.list`; 1 and 2 have no
-// `evaluation`; 3 has no `evaluation.data_hash`.
-inline constexpr int kManifestVersion = 4;
+// The newest version. Older versions are read, too: 1 has neither `nonfinite` nor `data.list`; 1 and 2 have no
+// `evaluation`; 3 has no `evaluation.data_hash`; 4 has no `data.samples`.
+inline constexpr int kManifestVersion = 5;
+// The version that is written if there are no `data.samples`, so that older programs can read the checkpoint.
+inline constexpr int kManifestVersionWithoutSamples = 4;
 inline constexpr char kManifestName[] = "manifest.json";
 
 struct ManifestFile {
@@ -66,6 +68,9 @@ struct ManifestData {
   // Of all bytes and, if there are rules that turn them into samples (Corpus::SetRules), of these rules. Empty: the
   // checkpoint was written without data (an import).
   std::string content_hash;
+  // The number of training samples of each source, if hosts may have different data (train.data.uneven: join). The
+  // order of the samples follows from it. Empty: it follows from the data.
+  std::vector<int64_t> samples = {};
   // The files in the order in which they are read; empty if there are more than kDataFilesListed.
   std::vector<ManifestDataFile> list = {};
 };

@@ -24,6 +24,7 @@ using manifest_json::Json;
 using manifest_json::ObjectReader;
 
 constexpr char kPartDocument[] = "part";
+constexpr uint64_t kPartVersion = 4;
 constexpr uint64_t kPartBytesMax = 256 << 20;
 
 std::string RoleAndName(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
@@ -94,7 +95,7 @@ std::string PartName(uint64_t rank) { return absl::StrFormat("part-%05d.json", r
 std::string PartText(const CheckpointPart& part) {
   return manifest_json::TextWithHash({{"hash", ""},
                                       {"format", "trainyard-checkpoint-part"},
-                                      {"version", kManifestVersion},
+                                      {"version", kPartVersion},
                                       {"step", part.save.step},
                                       {"generation", part.save.generation},
                                       {"world_size", part.save.world_size},
@@ -123,9 +124,9 @@ absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text) {
   const Json& tensors = top.Inner("tensors", /*list=*/true);
   const Json& witnessed = top.Inner("witnessed", /*list=*/true);
   RETURN_IF_ERROR(top.Finish());
-  if (format != "trainyard-checkpoint-part" || version != kManifestVersion) {
+  if (format != "trainyard-checkpoint-part" || version != kPartVersion) {
     return absl::DataLossError(absl::StrCat("part: expected format 'trainyard-checkpoint-part' of version ",
-                                            kManifestVersion, ", found format '", format, "' of version ", version));
+                                            kPartVersion, ", found format '", format, "' of version ", version));
   }
   RETURN_IF_ERROR(manifest_json::ReadFiles(files, kPartDocument, part.files));
   RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kPartDocument, part.tensors));

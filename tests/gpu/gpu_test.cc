@@ -31,6 +31,7 @@
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/gradient_norm.h"
 #include "worker/parallel/parallelize.h"
+#include "worker/parallel/stream_waits.h"
 
 namespace trainyard {
 namespace {
@@ -218,6 +219,29 @@ TEST_F(Gpu, NormAndAdamW_MatchTheCpu) {
 }
 
 // The reference is LibTorch's kernels on the CPU.
+TEST_F(Gpu, StreamWaits_MeasureWhatTheStreamDoesBetweenTheirEvents_UpToTheLastEnd) {
+  StreamWaits waits(kGpu);
+  const at::Tensor matrix = OnGpu(int64_t{1} << 22, 0).view({2048, 2048});
+  const auto wait = [&] {
+    waits.BeforeWait();
+    for (int i = 0; i < 5; ++i) at::matmul(matrix, matrix);
+    waits.AfterWait();
+  };
+  const auto await_device = [&] { EXPECT_EQ(matrix.sum().item<float>(), 0); };
+
+  waits.Begin();
+  wait();
+  waits.End();
+  await_device();
+  EXPECT_GT(waits.Seconds(), 0);
+
+  waits.Begin();
+  waits.End();
+  wait();
+  await_device();
+  EXPECT_EQ(waits.Seconds(), 0) << "the wait came after the last End";
+}
+
 TEST_F(Gpu, CrossEntropyOfRows_MatchesTheCpu) {
   ASSERT_EQ(cuda_->Use(0)->slow_kernels_reason, "");
   constexpr int64_t kRows = 300, kColumns = 10'001, kPadded = 10'048;

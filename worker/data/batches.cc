@@ -77,6 +77,12 @@ uint64_t TrainingData::num_samples() const {
   return count;
 }
 
+std::vector<int64_t> TrainingData::samples_by_source() const {
+  std::vector<int64_t> counts;
+  for (const LimitedSource& source : sources_) counts.push_back(source.num_samples(DataPart::kTraining));
+  return counts;
+}
+
 double TrainingData::Epochs(size_t source, uint64_t num_samples) const {
   if (!samplers_[source].has_value()) return 0;
   const uint64_t used = blend_.has_value() ? blend_->CountOf(source, num_samples) : num_samples;

@@ -55,6 +55,7 @@ class TrainingData {
   uint64_t LossTokens(uint64_t position, int64_t num_sequences) const;
 
   uint64_t num_samples() const;  // of all sources
+  std::vector<int64_t> samples_by_source() const;
   // How often each sample of a source is used, on average, in the first `num_samples` samples.
   double Epochs(size_t source, uint64_t num_samples) const;
 

@@ -63,7 +63,8 @@ void AdamW::StepOnCpu(const Range& range, double lr, double gradient_scale) cons
               .weight = range.weights.defined() ? at(range.weights) : nullptr,
               .constants = constants,
               .rounding_key = RoundingKey(config_.seed, num_steps_, span.parameter),
-              .first_element = span.first_element});
+              .first_element = span.first_element,
+              .runs = span.runs});
   };
   const bool rounds = range.parameters.scalar_type() == at::kBFloat16 || range.exp_avg.scalar_type() == at::kBFloat16;
   if (!rounds || range.spans.empty()) {

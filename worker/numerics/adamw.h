@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "worker/numerics/element_numbers.h"
+
 namespace trainyard {
 
 struct AdamWConfig {
@@ -32,7 +34,8 @@ class AdamW {
     int64_t offset = 0;  // in the range
     int64_t count = 0;
     uint64_t parameter = 0;     // its index in the model
-    int64_t first_element = 0;  // of the parameter
+    int64_t first_element = 0;  // of the box of the parameter that this rank holds
+    ElementRuns runs = {};      // of this box
   };
 
   // Consecutive parameters that are either all weight-decayed or all not.

@@ -100,6 +100,33 @@ struct Block {
   alignas(64) C copy[std::is_same_v<C, double> ? 1 : kBlock];
 };
 
+// The copies of a block that must be stored in bf16; null: updated in place.
+struct Copies {
+  const float *w = nullptr, *m = nullptr, *v = nullptr;
+};
+
+// Stores `size` elements of the pass from `start` on.
+TRAINYARD_INLINE void StoreRounded(const AdamWPass& pass, int64_t start, int64_t size, const Copies& copies) {
+  if (copies.w == nullptr && copies.m == nullptr && copies.v == nullptr) return;
+  for (int64_t done = 0; done < size;) {
+    const auto [number, count] = NumbersFrom(pass.runs, pass.first_element + start + done, size - done);
+    const int64_t first = start + done;
+    // Numbers from 2^32 on get a different key.
+    const uint32_t key = HashElement(static_cast<uint32_t>(pass.rounding_key ^ pass.rounding_key >> 32),
+                                     static_cast<uint32_t>(static_cast<uint64_t>(number) >> 32));
+    if (copies.m != nullptr) {
+      StoreStochastic(copies.m + done, pass.exp_avg, first, count, key ^ kExpAvgStream, number);
+    }
+    if (copies.v != nullptr) {
+      StoreStochastic(copies.v + done, pass.exp_avg_sq, first, count, key ^ kExpAvgSqStream, number);
+    }
+    if (copies.w != nullptr) {
+      StoreStochastic(copies.w + done, pass.master, first, count, key ^ kMasterStream, number);
+    }
+    done += count;
+  }
+}
+
 template <typename C>
 TRAINYARD_INLINE void RunOf(const AdamWPass& pass, int64_t first, int64_t last) {
   const ConstantsOf<C> constants(pass.constants);
@@ -116,15 +143,10 @@ TRAINYARD_INLINE void RunOf(const AdamWPass& pass, int64_t first, int64_t last) 
       Update<C, false>(w, m, v, g, size, constants);
     }
     if constexpr (std::is_same_v<C, float>) {
-      const int64_t element = pass.first_element + start;
-      // Element numbers from 2^32 on get a different key.
-      const uint32_t key = HashElement(static_cast<uint32_t>(pass.rounding_key ^ pass.rounding_key >> 32),
-                                       static_cast<uint32_t>(static_cast<uint64_t>(element) >> 32));
-      if (m == m_block.copy) {
-        StoreStochastic(m, pass.exp_avg, start, size, key ^ kExpAvgStream, element);
-        StoreStochastic(v, pass.exp_avg_sq, start, size, key ^ kExpAvgSqStream, element);
-      }
-      if (w == w_block.copy) StoreStochastic(w, pass.master, start, size, key ^ kMasterStream, element);
+      StoreRounded(pass, start, size,
+                   {.w = w == w_block.copy ? w : nullptr,
+                    .m = m == m_block.copy ? m : nullptr,
+                    .v = v == v_block.copy ? v : nullptr});
       if (pass.weight != nullptr) StoreNearest(pass.weight_type, w, pass.weight, start, size);
     }
   }

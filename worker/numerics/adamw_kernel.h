@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "worker/numerics/cpu.h"
+#include "worker/numerics/element_numbers.h"
 
 namespace trainyard {
 
@@ -33,9 +34,11 @@ struct AdamWPass {
   at::ScalarType weight_type = at::kFloat;
   std::byte* weight = nullptr;  // null: the masters are the weights
   Constants constants = {};
-  // bf16 masters and moments are rounded up or down according to hashes of (key, first_element + i).
+  // bf16 masters and moments are rounded up or down according to hashes of (key, number), where element i of the pass
+  // has the number of element first_element + i of the box that `runs` describes.
   uint64_t rounding_key = 0;
   int64_t first_element = 0;
+  ElementRuns runs = {};
 };
 
 // `max_code`: the best instructions that may be used; a CPU without them uses the best that it has.

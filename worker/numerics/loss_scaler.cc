@@ -10,6 +10,14 @@ LossScale InitialLossScale(const LossScaleConfig& config) {
   return {.scale = config.initial, .good_steps = 0, .hysteresis_left = config.hysteresis};
 }
 
+LossScale FitLossScale(const LossScale& restored, const LossScaleConfig& config) {
+  LossScale fitting = restored;
+  // Below the minimum, an overflow would raise the scale.
+  fitting.scale = std::max(restored.scale, config.min);
+  fitting.hysteresis_left = std::min(restored.hysteresis_left, config.hysteresis);
+  return fitting;
+}
+
 LossScale NextLossScale(const LossScale& now, const LossScaleConfig& config, bool overflow) {
   if (!config.dynamic) return now;
   LossScale next = now;

@@ -30,6 +30,10 @@ struct LossScale {
 
 LossScale InitialLossScale(const LossScaleConfig& config);
 
+// The dynamic scale of a checkpoint, made to fit the settings of a job that continues with it and may have others than
+// the job that wrote the checkpoint.
+LossScale FitLossScale(const LossScale& restored, const LossScaleConfig& config);
+
 // Call after each step. `overflow`: the gradient of some rank was not finite, so all ranks skipped the update.
 LossScale NextLossScale(const LossScale& now, const LossScaleConfig& config, bool overflow);
 

@@ -1,5 +1,5 @@
 // How data parallelism is carried out. The fields follow from the keys of `parallel` and `train.precision` in a job
-// file, except copies_initial_values, events, ledger and clock.
+// file, except copies_initial_values, events, ledger, stream_waits and clock.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace trainyard {
 
 class EventLog;
 class Ledger;
+class StreamWaits;
 
 struct DataParallelOptions {
   Strategy strategy = Strategy::kDdp;
@@ -37,6 +38,7 @@ struct DataParallelOptions {
   Offload offload = {};
   EventLog* events = nullptr;               // records what was done when; may be null; not owned
   Ledger* ledger = nullptr;                 // accounts for memory; may be null; not owned
+  StreamWaits* stream_waits = nullptr;      // measures the waits of the device; may be null; not owned
   Clock* clock = &Clock::GetSteadyClock();  // measures StepOutput::exposed_comm_s; not owned
 };
 

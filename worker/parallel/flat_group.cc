@@ -223,14 +223,20 @@ int FlatGroup::NumberInModel(int i) const {
   return model_.boxes().empty() ? index : model_.boxes()[static_cast<size_t>(index)].number;
 }
 
-// The index, within the parameter of the whole model, of the first element of parameters()[i].
-int64_t FlatGroup::FirstElementInModel(int i) const {
-  if (model_.boxes().empty()) return 0;
+// The numbers that the elements of parameters()[i] have in the parameter of the whole model.
+ElementRuns FlatGroup::RunsInModel(int i) const {
+  if (model_.boxes().empty()) return {};
   const PartParameter& box = model_.boxes()[static_cast<size_t>(parameters_[static_cast<size_t>(i)])];
   const std::vector<int64_t>& shape = model_.description().parameters[static_cast<size_t>(box.number)].shape;
-  int64_t first = 0;
-  for (size_t d = 0; d < shape.size(); ++d) first = first * shape[d] + box.start[d];
-  return first;
+  int64_t inner = 1;  // elements with the same indices in the dimensions up to d
+  for (size_t d = shape.size(); d-- > 0;) {
+    // A box is narrower than the parameter in at most one dimension (TensorSplit).
+    if (box.shape[d] != shape[d]) {
+      return {.base = box.start[d] * inner, .length = box.shape[d] * inner, .stride = shape[d] * inner};
+    }
+    inner *= shape[d];
+  }
+  return {};
 }
 
 // The pieces of parameters in a range of this rank's shard.
@@ -241,7 +247,8 @@ std::vector<AdamW::Span> FlatGroup::SpansIn(const ElementRange& range) const {
     spans.push_back({.offset = piece.offset - range.first,
                      .count = piece.range.count,
                      .parameter = static_cast<uint64_t>(NumberInModel(piece.parameter)),
-                     .first_element = FirstElementInModel(piece.parameter) + piece.range.first});
+                     .first_element = piece.range.first,
+                     .runs = RunsInModel(piece.parameter)});
   }
   return spans;
 }

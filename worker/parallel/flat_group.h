@@ -109,7 +109,7 @@ class FlatGroup {
   at::Tensor NewShardedParameter(int64_t offset, const at::Tensor& like) const;
   std::vector<AdamW::Span> SpansIn(const ElementRange& range) const;
   int NumberInModel(int i) const;
-  int64_t FirstElementInModel(int i) const;
+  ElementRuns RunsInModel(int i) const;
 
   const Model& model_;
   const std::string name_;

@@ -20,6 +20,7 @@ Gatherer::Gatherer(const Model& model, const FlatGroups& groups, const MeshCommu
       events_(options.events),
       ledger_(options.ledger),
       clock_(*options.clock),
+      stream_waits_(options.stream_waits),
       in_place_(shard_.world_size() == 1),
       groups_of_(model.units().size()),
       resharded_parts_(groups.size()),
@@ -129,7 +130,7 @@ absl::Status Gatherer::Wait(int unit) {
   }
   for (int g : groups_of_[unit]) resharded_uses_[g].SetKind(MemoryKind::kReserved);
   absl::Status status;
-  for (const auto& gather : state.gathers) status.Update(TimedWait(*gather, clock_, waited_s_));
+  for (const auto& gather : state.gathers) status.Update(TimedWait(*gather, clock_, waited_s_, stream_waits_));
   state.gathers.clear();
   Unstage(state);
   EndEvent(events_, state.event);

@@ -73,6 +73,7 @@ class Gatherer {
   EventLog* const events_;
   Ledger* const ledger_;
   Clock& clock_;
+  StreamWaits* const stream_waits_;
   at::Tensor root_;
   TrackedMemory root_use_;
   bool in_place_ = false;                    // groups open onto the shards themselves

@@ -36,7 +36,8 @@ AdamW::Range PartOf(const AdamW::Range& range, int64_t first, int64_t count) {
     part.spans.push_back({.offset = begin - first,
                           .count = end - begin,
                           .parameter = span.parameter,
-                          .first_element = span.first_element + begin - span.offset});
+                          .first_element = span.first_element + begin - span.offset,
+                          .runs = span.runs});
   }
   return part;
 }

@@ -48,7 +48,7 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& sh
   }
   const size_t element_bytes = std::max(c10::elementSize(precision.param), c10::elementSize(precision.reduce));
   return SlotPool(longest * static_cast<int64_t>(element_bytes), slots, model.parameters()[0].tensor.device(),
-                  options.ledger, &shard, *options.clock);
+                  options.ledger, &shard, *options.clock, options.stream_waits);
 }
 
 // Returns the trained groups that belong to no unit of the model.

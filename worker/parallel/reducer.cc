@@ -30,6 +30,7 @@ Reducer::Reducer(const Model& model, const FlatGroups& groups, const MeshCommuni
       groups_are_units_(groups_are_units),
       events_(options.events),
       clock_(*options.clock),
+      stream_waits_(options.stream_waits),
       buffers_(groups, precision, {.sharded = sharded_, .scatters = scatters_, .groups_are_units = groups_are_units},
                pool, options.ledger),
       group_of_(model.parameters().size()),
@@ -138,7 +139,7 @@ absl::Status Reducer::Settle(int group_index) {
   State& state = states_[group_index];
   std::erase(unsettled_, group_index);
   if (state.reduction != nullptr) {
-    RETURN_IF_ERROR(TimedWait(*state.reduction, clock_, waited_s_))
+    RETURN_IF_ERROR(TimedWait(*state.reduction, clock_, waited_s_, stream_waits_))
         << "while reducing the gradients of " << groups_[group_index]->name();
   }
   buffers_.Settle(group_index, state.reduction);
@@ -154,13 +155,13 @@ absl::Status Reducer::Settle(int group_index) {
 absl::Status Reducer::StartReplicaSum(int group_index) {
   BeginReduce(group_index);
   replica_sums_.push_back({group_index, communicators_.replicate->AllReduceSum(buffers_.ReplicaSum(group_index))});
-  return overlap_ ? absl::OkStatus() : TimedWait(*replica_sums_.back().operation, clock_, waited_s_);
+  return overlap_ ? absl::OkStatus() : TimedWait(*replica_sums_.back().operation, clock_, waited_s_, stream_waits_);
 }
 
 absl::Status Reducer::Finish() {
   while (!unsettled_.empty()) RETURN_IF_ERROR(Settle(unsettled_.front()));
   for (const auto& [group_index, operation] : replica_sums_) {
-    RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_)) << "while reducing across replicas";
+    RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_, stream_waits_)) << "while reducing across replicas";
     EndReduce(group_index);
     buffers_.SettleReplicaSum(group_index);
   }

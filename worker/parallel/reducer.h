@@ -93,6 +93,7 @@ class Reducer {
   int first_trained_group_ = 0;
   EventLog* const events_;
   Clock& clock_;
+  StreamWaits* const stream_waits_;
   GradientBuffers buffers_;
   std::vector<int> group_of_, index_in_group_;  // by parameter of the model
   std::vector<State> states_;

@@ -9,8 +9,9 @@
 
 namespace trainyard {
 
-SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory, Clock& clock)
-    : bytes_(bytes), device_(device), ledger_(ledger), clock_(clock) {
+SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory, Clock& clock,
+                   StreamWaits* stream_waits)
+    : bytes_(bytes), device_(device), ledger_(ledger), clock_(clock), stream_waits_(stream_waits) {
   for (int i = 0; i < num_slots; ++i) Add(memory);
 }
 
@@ -74,7 +75,7 @@ int SlotPool::Add(Communicator* memory) {
 
 absl::StatusOr<int> SlotPool::Claim(int slot, MemoryKind kind) {
   if (slots_[slot].pending != nullptr) {
-    RETURN_IF_ERROR(TimedWait(*slots_[slot].pending, clock_, waited_s_));
+    RETURN_IF_ERROR(TimedWait(*slots_[slot].pending, clock_, waited_s_, stream_waits_));
     slots_[slot].pending = nullptr;
   }
   slots_[slot].held = true;

@@ -21,12 +21,15 @@
 
 namespace trainyard {
 
+class StreamWaits;
+
 class SlotPool {
  public:
   // Creates `num_slots` slots of `bytes`; more only when all are held at the same time. `ledger` may be null; not
   // owned. `memory`: allocates these first slots, because its operations read them; may be null. `clock` measures
-  // waits; not owned.
-  SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory, Clock& clock);
+  // waits; not owned. `stream_waits` measures those of the device; may be null; not owned.
+  SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory, Clock& clock,
+           StreamWaits* stream_waits);
 
   // Returns the index of a slot that nothing reads or writes. Waits if operations still use all free slots. Fails with
   // the errors of such an operation.
@@ -66,6 +69,7 @@ class SlotPool {
   const at::Device device_;
   Ledger* const ledger_;
   Clock& clock_;
+  StreamWaits* const stream_waits_;
   std::vector<Slot> slots_;
   uint64_t num_released_ = 0;
   double waited_s_ = 0;

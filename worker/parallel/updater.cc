@@ -26,7 +26,8 @@ Updater::Updater(const FlatGroups& groups, const MeshCommunicators& communicator
       scatters_(scatters),
       agrees_(scatters || communicators.job->world_size() > communicators.data->world_size()),
       events_(options.events),
-      clock_(*options.clock) {
+      clock_(*options.clock),
+      stream_waits_(options.stream_waits) {
   std::vector<AdamW::Range> ranges;
   for (const auto& group : groups) {
     for (AdamW::Range& range : group->OptimizerRanges()) ranges.push_back(std::move(range));
@@ -128,7 +129,8 @@ absl::Status Updater::StartGathers() {
 }
 
 absl::Status Updater::AwaitOldest() {
-  for (const auto& operation : gathers_.front().operations) RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_));
+  for (const auto& operation : gathers_.front().operations)
+    RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_, stream_waits_));
   EndEvent(events_, gathers_.front().event);
   num_gathering_ -= gathers_.front().elements;
   gathers_.pop_front();

@@ -72,6 +72,7 @@ class Updater {
   const bool scatters_, agrees_;
   EventLog* const events_;
   Clock& clock_;
+  StreamWaits* const stream_waits_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<TiledUpdate> tiled_;  // null: nothing is in host memory
   at::Tensor queued_norm_;              // of this step; undefined on a CPU

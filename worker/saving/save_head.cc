@@ -21,6 +21,7 @@ Manifest MakeSaveHead(const StartOrder& order, const ParallelState& state, uint6
   }
   manifest.data.consumed_samples = position.consumed_samples;
   manifest.data.epoch = position.consumed_samples / position.samples_per_epoch;
+  manifest.data.samples = position.samples;
   manifest.evaluation = position.evaluation;
   manifest.strategy = order.config.parallel.strategy;
   manifest.world_size = static_cast<uint64_t>(order.world_size);

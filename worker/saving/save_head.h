@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/manifest.h"
 #include "worker/data/corpus.h"
@@ -16,6 +17,7 @@ namespace trainyard {
 struct RunPosition {
   uint64_t consumed_samples = 0;
   uint64_t samples_per_epoch = 1;
+  std::vector<int64_t> samples = {};  // ManifestData::samples
   std::optional<ManifestEvaluation> evaluation = {};
 };
 

@@ -14,6 +14,7 @@
 #include "worker/data/data_check.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/model_factory.h"
+#include "worker/numerics/loss_scaler.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/parallelize.h"
 #include "worker/saving/state.h"
@@ -101,7 +102,8 @@ absl::Status OpenDataOfHost(const StartOrder& order, RankData& inputs, std::ostr
 }
 
 // Reads the content of the files if the user resumed the run, or if nothing proves that they are unchanged since the
-// checkpoint was made. With checkpoint.allow_data_change, reads the content only if the sizes of the files differ.
+// checkpoint was made. With checkpoint.allow_data_change, reads the content only if the sizes of the files differ. With
+// train.data.uneven: join, a restart may place rank 0 on a host that has other files than the host before.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
   const bool is_user_resume = order.resume && order.generation == 1;
@@ -110,13 +112,16 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
       !is_user_resume && DataIsRecorded(order.config.checkpoint_dir, before.content_hash, corpus.identity());
   if (sizes_match && (is_known || order.config.allow_data_change)) return absl::OkStatus();
   absl::Status same = CheckSameData(before, corpus.files(), corpus.Fingerprint());
-  if (same.ok() || !order.config.allow_data_change) return same;
-  log << "warning: " << same.message() << "; checkpoint.allow_data_change is true, so the job continues" << std::endl;
+  const bool joins = order.config.data.joins_uneven && !is_user_resume;
+  if (same.ok() || !(order.config.allow_data_change || joins)) return same;
+  log << "warning: " << same.message() << "; "
+      << (order.config.allow_data_change ? "checkpoint.allow_data_change is true" : "train.data.uneven is join")
+      << ", so the job continues" << std::endl;
   return absl::OkStatus();
 }
 
-// On rank 0: checks that this job computes what the job of the checkpoint computed. `changes` gets the keys that
-// differ.
+// Checks that this job computes what the job of the checkpoint computed. `changes` gets the keys that differ. All ranks
+// get the same result.
 absl::Status CompareSpec(const StartOrder& order, const Checkpoint& checkpoint, std::vector<KeyChange>& changes) {
   const Manifest& manifest = checkpoint.manifest();
   changes.clear();
@@ -140,6 +145,21 @@ absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& che
   return absl::OkStatus();
 }
 
+// Restores the number of updates, and the loss scale of the checkpoint if both jobs adjust their scales. A static scale
+// is the one that the job has now, because the user may have lowered it after gradients overflowed. After a static
+// scale, which no overflow has adjusted, a dynamic one begins at train.loss_scale.initial.
+void RestoreNumbers(const StartOrder& order, const Checkpoint& checkpoint, ParallelState& state) {
+  std::vector<KeyChange> changes;
+  // Rank 0 has refused the job if this fails.
+  const bool is_comparable = CompareSpec(order, checkpoint, changes).ok();
+  const bool was_static = is_comparable && std::any_of(changes.begin(), changes.end(), [](const KeyChange& change) {
+                            return change.key == "train.loss_scale.static" && change.before == "true";
+                          });
+  const bool restores = !order.config.loss_scale.is_static && !was_static;
+  RestoreCounters(checkpoint.manifest(), restores, state);
+  if (restores) state.set_loss_scale(FitLossScale(state.loss_scale(), LossScalingOf(order.config)));
+}
+
 // `announced` unset: training begins from scratch. `choosing_time`: the time spent on choosing the checkpoint.
 absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::optional<AnnouncedCheckpoint>& announced,
                      absl::Duration choosing_time, Link& link, Rank& rank, std::ostream& log) {
@@ -156,8 +176,8 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   ASSIGN_OR_RETURN(RestorePoint point, LoadRestorePoint(order, std::move(chosen), *announced, rank.world(), load));
   const absl::Duration restore_time = choosing_time + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
-  // A static scale is the one that the job has now: the user may have lowered it because gradients overflowed.
-  RestoreCounters(manifest, /*restores_loss_scale=*/!order.config.loss_scale.is_static, rank.strategy->state());
+  RETURN_IF_ERROR(ContinueOrder(order, manifest.data.samples, rank.inputs, log)) << point.checkpoint->path();
+  RestoreNumbers(order, *point.checkpoint, rank.strategy->state());
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;

@@ -22,6 +22,7 @@
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/pipeline_executor.h"
+#include "worker/parallel/stream_waits.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/evaluation_policy.h"
 #include "worker/trainer/rank_data.h"
@@ -44,6 +45,7 @@ struct Rank {
   std::unique_ptr<CommunicatorTensorGroup> tensor_group;  // null: the layers are not divided
   std::unique_ptr<Model> model;                           // this rank's part
   std::unique_ptr<EventLog> events;                       // null: not requested
+  std::unique_ptr<StreamWaits> stream_waits;              // of the operations that the strategy waits for
   std::unique_ptr<DataParallel> strategy;
   std::unique_ptr<PipelineExecutor> executor;
   bool reports_losses = false;  // reports the losses of its data rank; true on one tensor rank of the last stage

@@ -10,8 +10,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/manifest.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/saving/sentences.h"
+#include "worker/trainer/restore.h"
 
 namespace trainyard {
 namespace {
@@ -60,6 +62,21 @@ std::string ByRank(const at::Tensor& counts, int64_t column) {
     absl::StrAppend(out, entry.first, entry.second.size() == 1 ? " (rank " : " (ranks ",
                     absl::StrJoin(entry.second, ", "), ")");
   });
+}
+
+// Why a run whose checkpoint was made with `before` samples of each source cannot continue on this host; empty: it can.
+std::string WhyNotEnough(const StartOrder& order, const std::vector<int64_t>& before, const RankData& data) {
+  if (before.size() != data.train.sources.size()) {
+    return absl::StrCat("the checkpoint was made with samples of ", Plural(before.size(), "source"),
+                        ", but the job has ", data.train.sources.size());
+  }
+  for (size_t i = 0; i < before.size(); ++i) {
+    const int64_t now = data.train.sources[i]->num_samples(DataPart::kTraining);
+    if (now >= before[i]) continue;
+    return absl::StrCat("the checkpoint was made with ", before[i], " samples to train on (", data.train.NameOf(i),
+                        "), but host ", order.host, " has ", now);
+  }
+  return "";
 }
 
 // Logs "blend: train.data.text: a.txt has weight 2: 2.41 epochs of 5000 samples in 100 steps" for each source.
@@ -127,6 +144,7 @@ absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData&
     if (counts.max().item<int64_t>() != smallest[column]) differing.push_back(column);
   }
   MakeBatches(order.config, smallest, data);
+  if (order.config.data.joins_uneven) data.recorded_samples = data.training->samples_by_source();
   // All ranks reach the same decision.
   const size_t num_sources = data.train.sources.size();
   if (!differing.empty()) {
@@ -155,6 +173,43 @@ absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData&
   ASSIGN_OR_RETURN(const std::vector<std::string> shared, ShareSentences(hash, world), << "while comparing the data");
   data.evaluation_hash = shared.at(0);
   return absl::OkStatus();
+}
+
+absl::Status ContinueOrder(const StartOrder& order, const std::vector<int64_t>& before, RankData& data,
+                           std::ostream& log) {
+  if (before.empty()) return absl::OkStatus();
+  const std::vector<int64_t> now = data.training->samples_by_source();
+  const std::string were = absl::StrJoin(before, ", "), are = absl::StrJoin(now, ", ");
+  if (now != before && order.config.allow_data_change) {
+    if (order.rank == 0) {
+      log << "warning: train.data.uneven: the checkpoint was made with " << were
+          << " samples to train on, now there are " << are
+          << ", so they come in another order; checkpoint.allow_data_change is true, so the job continues" << std::endl;
+    }
+    return absl::OkStatus();
+  }
+  const bool suffice =
+      now.size() == before.size() && std::equal(now.begin(), now.end(), before.begin(), std::greater_equal<int64_t>());
+  if (suffice) {
+    if (now != before && order.rank == 0) {
+      log << "train.data.uneven: the run continues with the " << were << " samples to train on of its checkpoint; "
+          << "the hosts have " << are << std::endl;
+    }
+    data.training = std::make_unique<TrainingData>(Limited(data.train, before.data()), order.config.data.weights,
+                                                   order.config.seed);
+    data.recorded_samples = before;
+    return absl::OkStatus();
+  }
+  const std::string reason = WhyNotEnough(order, before, data);
+  if (reason.empty()) {
+    return absl::UnavailableError("another rank has fewer samples to train on than the checkpoint was made with");
+  }
+  absl::Status refusal = absl::FailedPreconditionError(
+      absl::StrCat("train.data.uneven: ", reason,
+                   ", so samples would be repeated or left out. Use hosts that have at least the earlier data, or "
+                   "continue with this data: --allow-data-change (checkpoint.allow_data_change: true)"));
+  const bool may_be_elsewhere = order.restart_step.has_value() && now.size() == before.size();
+  return may_be_elsewhere ? CheckpointMissing(std::move(refusal)) : refusal;
 }
 
 }  // namespace trainyard

@@ -69,6 +69,8 @@ struct RankData {
   DataSet train;
   DataSet held_out;  // its corpus is null if the job names no held-out files
   std::unique_ptr<TrainingData> training;
+  // The number of training samples of each source, for checkpoints; empty if all hosts must have the same data.
+  std::vector<int64_t> recorded_samples;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
   std::string evaluation_hash;                 // the same on all ranks
 };
@@ -104,5 +106,13 @@ absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& option
 
 // Collective. Possible errors: InvalidArgument, the same on all ranks; those of a Collective.
 absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log);
+
+// Local, after AgreeOnData. `before` is ManifestData::samples of the checkpoint from which the run resumes. The order
+// of the samples depends on these numbers, and a run that resumes on other hosts may find others. If there are at least
+// as many samples as before, the run continues with the first ones of them, in the same order. All ranks decide alike.
+// Possible errors: if there are fewer, FailedPrecondition on the ranks that have fewer (IsCheckpointMissing holds for
+// it if the job restarts automatically, because another host may have them) and Unavailable on the others.
+absl::Status ContinueOrder(const StartOrder& order, const std::vector<int64_t>& before, RankData& data,
+                           std::ostream& log);
 
 }  // namespace trainyard

@@ -5,6 +5,7 @@
 #include "common/status_macros.h"
 #include "worker/mesh/mesh.h"
 #include "worker/parallel/parallelize.h"
+#include "worker/parallel/stream_waits.h"
 
 namespace trainyard {
 namespace {
@@ -16,7 +17,6 @@ absl::StatusOr<PipelineLayout> PipelineOf(const TrainConfig::Parallel& parallel)
 
 absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
   const TrainConfig& config = order.config;
-  const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
   // Decides the default of parallel.reduce_scatter, which is false for zero1 over sockets.
   const bool uses_sockets =
@@ -29,12 +29,7 @@ absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy stra
                                            .clip_value = config.optimizer.clip_value,
                                            .seed = config.seed},
                              .clip_norm = config.optimizer.clip_norm,
-                             .loss_scale = {.initial = scale.initial,
-                                            .window = scale.window,
-                                            .backoff = scale.backoff,
-                                            .hysteresis = scale.hysteresis,
-                                            .min = scale.min,
-                                            .dynamic = !scale.is_static},
+                             .loss_scale = LossScalingOf(config),
                              .tile_elements = parallel.optimizer_tile_elements};
   const DataParallelOptions data{
       .strategy = strategy,
@@ -76,6 +71,16 @@ absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config) {
                                        .output = names.output,
                                        .master = names.master,
                                        .state = names.state});
+}
+
+LossScaleConfig LossScalingOf(const TrainConfig& config) {
+  const TrainConfig::LossScale& scale = config.loss_scale;
+  return {.initial = scale.initial,
+          .window = scale.window,
+          .backoff = scale.backoff,
+          .hysteresis = scale.hysteresis,
+          .min = scale.min,
+          .dynamic = !scale.is_static};
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakePart(const StartOrder& order, const RankDevice& device,
@@ -134,6 +139,8 @@ absl::Status MakeParallel(const StartOrder& order, bool loads_state, Rank& rank)
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.data.events = rank.events.get();
   options.data.ledger = rank.ledger;
+  rank.stream_waits = std::make_unique<StreamWaits>(rank.device.device);
+  options.data.stream_waits = rank.stream_waits.get();
   options.data.copies_initial_values = !loads_state;
   ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));
   ASSIGN_OR_RETURN(const PipelineLayout pipeline, PipelineOf(config.parallel));

@@ -10,6 +10,7 @@
 #include "worker/mesh/mesh.h"
 #include "worker/model/model.h"
 #include "worker/model/tensor_group.h"
+#include "worker/numerics/loss_scaler.h"
 #include "worker/numerics/precision.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/rank.h"
@@ -20,6 +21,8 @@ namespace trainyard {
 absl::StatusOr<Mesh> MeshOf(const StartOrder& order);
 
 absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config);
+
+LossScaleConfig LossScalingOf(const TrainConfig& config);
 
 // This rank's part of the model, without memory for its parameters, in the type of the master weights, which is also
 // the type in checkpoints. `tensor_group` may be null for a model that runs no pass. Possible errors: those of

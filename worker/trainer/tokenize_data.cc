@@ -136,13 +136,36 @@ class Tokenizing {
     // all samples have the same number of targets. Ranks that divide a model need the same samples in any case.
     const bool may_join =
         !plan_.rules.has_documents() && !plan_.rules.separate_documents && !DividesModel(order_.config);
-    if (others.empty() || (joins && may_join)) return key;
+    if (others.empty()) return key;
+    if (joins && may_join) {
+      RETURN_IF_ERROR(CheckSameTokenizer());
+      return key;
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         data_.key, ": the content of the files, or of the tokenizer, differs from that of rank 0 on ",
-        others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "), "; give all hosts the same files",
+        RanksText(others), "; give all hosts the same files",
         joins ? " (train.data.uneven: join needs samples that all have the same number of targets, so it does not work "
                 "with prompts, labels or separate_documents, nor with pipelines or tensor parallelism)"
               : ""));
+  }
+
+  static std::string RanksText(const std::vector<size_t>& ranks) {
+    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+  }
+
+  // Collective. Ranks with other files still need the same tokenizer, because they train the same model.
+  absl::Status CheckSameTokenizer() {
+    const std::string own = absl::StrCat("tokenizer ", plan_.encoder == nullptr ? "" : plan_.encoder->identity());
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(own, world_),
+                     << "while comparing the tokenizers");
+    std::vector<size_t> others;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank] != all[0]) others.push_back(rank);
+    }
+    if (others.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(data_.key, ": the tokenizer differs from that of rank 0 on ", RanksText(others),
+                     "; give all hosts the same tokenizer (train.data.uneven: join allows other files of text only)"));
   }
 
   // Collective: the largest number of rounds that any rank needs for its pieces.

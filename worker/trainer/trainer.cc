@@ -199,9 +199,9 @@ absl::Status Trainer::MakeStep() {
   terms.notice = must_leave_() ? 1 : 0;
   saver_.AddTerms(terms);
   // On a GPU, the host ran all of the above while the GPU was computing. The time of the GPU contains its waits for
-  // gathers of parameters, which the host does not see.
+  // other data ranks, which the host does not see.
   if (const auto device_s = AwaitLosses(terms); device_s.has_value())
-    record.compute_s = std::max(0.0, *device_s - waited_s);
+    record.compute_s = std::max(0.0, *device_s - waited_s - rank_.stream_waits->Seconds());
   StartAgreement(terms);
 
   saver_.WaitForCopy();
@@ -287,10 +287,11 @@ absl::Status Trainer::Compute() {
   loss_tokens_.clear();
   const PipelineWork work{.micro_batches = rank_.deal.micro_batches, .num_rounds = rank_.deal.num_rounds};
   // Empty rounds are the last ones, and a GPU only waits for other ranks in them. So the computing time ends after the
-  // last micro-batch: the last call of End counts, and the one below is for a rank without micro-batches.
+  // last micro-batch: the last call of EndComputing counts, and the one below is for a rank without micro-batches.
   const bool has_empty_rounds = rank_.executor->NumEmptyRounds(work) > 0;
   losses_.Begin();
-  if (has_empty_rounds) losses_.End();
+  rank_.stream_waits->Begin();
+  if (has_empty_rounds) EndComputing();
   const auto batch_of = [&](int64_t index) {
     const uint64_t first_sample = static_cast<uint64_t>(index * config_.batch_micro);  // of the step
     Batch batch = OnDevice(rank_.inputs.training->At(position + first_sample, config_.batch_micro));
@@ -307,11 +308,16 @@ absl::Status Trainer::Compute() {
   const auto on_loss = [&](int64_t index, const at::Tensor& loss) {
     const std::optional<double> value = losses_.Add(index, loss);
     if (value.has_value() && !std::isfinite(*value)) rank_.strategy->RejectStep();
-    if (has_empty_rounds) losses_.End();
+    if (has_empty_rounds) EndComputing();
   };
   RETURN_IF_ERROR(rank_.executor->RunStep(work, batch_of, on_loss));
-  if (!has_empty_rounds) losses_.End();
+  if (!has_empty_rounds) EndComputing();
   return absl::OkStatus();
+}
+
+void Trainer::EndComputing() {
+  losses_.End();
+  rank_.stream_waits->End();
 }
 
 std::optional<double> Trainer::AwaitLosses(AgreementTerms& terms) {
@@ -448,7 +454,8 @@ absl::Status Trainer::SaveLast() {
 
 RunPosition Trainer::Position() const {
   RunPosition position{.consumed_samples = ConsumedSamples(step_),
-                       .samples_per_epoch = rank_.inputs.training->num_samples()};
+                       .samples_per_epoch = rank_.inputs.training->num_samples(),
+                       .samples = rank_.inputs.recorded_samples};
   if (rank_.inputs.evaluation != nullptr) position.evaluation = evaluations_.StateAt(step_);
   return position;
 }

@@ -65,6 +65,8 @@ class Trainer {
   absl::Status CompareParameters();
   void EnterStep();
   absl::Status Compute();
+  // The computing time of the step ends with what has been queued so far; the last call counts.
+  void EndComputing();
   // Waits for the losses of the step, and adds them to `terms`. Returns the seconds that a GPU needed to compute; unset
   // on a CPU.
   std::optional<double> AwaitLosses(AgreementTerms& terms);

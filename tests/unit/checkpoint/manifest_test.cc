@@ -69,7 +69,7 @@ TEST(ManifestTest, Parse_OfTruncatedText_IsDataLoss) {
 }
 
 TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedWithAdvice) {
-  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 4", "\"version\": 5"}}));
+  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 4", "\"version\": 6"}}));
 
   absl::Status status = ParseManifest(text).status();
 
@@ -136,6 +136,22 @@ TEST(ManifestTest, TheDataOfAnEvaluation_IsReadFromVersionFourOn) {
   EXPECT_EQ(version_three->evaluation, manifest.evaluation);
   manifest.evaluation->data_hash = std::string(32, 'c');
   EXPECT_FALSE(as_version_three(manifest).ok());
+}
+
+TEST(ManifestTest, NumbersOfSamples_MakeVersionFive_WhichOtherManifestsAreNot) {
+  Manifest manifest = Sample();
+  const std::string without = ManifestText(manifest);
+  manifest.data.samples = {1000, 0, 24};
+  const std::string with = ManifestText(manifest);
+
+  auto read = ParseManifest(with);
+
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->data.samples, manifest.data.samples);
+  EXPECT_EQ(ManifestText(*read), with);
+  EXPECT_THAT(with, HasSubstr("\"version\": 5"));
+  EXPECT_THAT(without, HasSubstr("\"version\": 4")) << "older programs can read a manifest without them";
+  EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(with, {{"\"version\": 5", "\"version\": 4"}}))).ok());
 }
 
 TEST(ManifestTest, Parse_UnknownOrMissingKey_IsRefusedByName) {

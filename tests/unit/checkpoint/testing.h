@@ -128,7 +128,7 @@ inline void MakeLaterVersion(const std::string& checkpoint) {
   const std::string path = JoinPath(checkpoint, kManifestName);
   absl::StatusOr<std::string> text = ReadFile(path);
   ASSERT_TRUE(text.ok()) << text.status();
-  const std::string version = absl::StrCat("\"version\": ", kManifestVersion);
+  const std::string version = absl::StrCat("\"version\": ", kManifestVersionWithoutSamples);
   ASSERT_NE(text->find(version), std::string::npos);
   text->replace(text->find(version), version.size(), "\"version\": 99");
   ASSERT_TRUE(WriteFileAtomically(path, Rehash(*text)).ok());

@@ -12,6 +12,7 @@
 
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/adamw_kernel.h"
+#include "worker/numerics/element_numbers.h"
 #include "worker/numerics/gradient_norm.h"
 #include "worker/numerics/sixteen_bit.h"
 
@@ -86,8 +87,9 @@ struct Types {
   at::ScalarType master = at::kFloat, state = at::kFloat, gradient = at::kFloat, weight = at::kFloat;
 };
 
-// Returns `size` elements after three updates, in one range or split at `cuts`.
-Outcome Updated(int64_t size, std::vector<int64_t> cuts, const Types& types, uint64_t seed = 7) {
+// Returns `size` elements of a parameter from `first_element` on after three updates, in one range or split at `cuts`.
+Outcome Updated(int64_t size, std::vector<int64_t> cuts, const Types& types, uint64_t seed = 7,
+                int64_t first_element = 0) {
   Outcome outcome{.w = at::linspace(-2, 3, size, at::kDouble).to(types.master),
                   .m = at::full({size}, 0.0, types.state),
                   .v = at::full({size}, 0.0, types.state),
@@ -98,13 +100,14 @@ Outcome Updated(int64_t size, std::vector<int64_t> cuts, const Types& types, uin
   int64_t first = 0;
   for (int64_t cut : cuts) {
     auto part = [&](const at::Tensor& t) { return t.narrow(0, first, cut - first); };
-    ranges.push_back({.parameters = part(outcome.w),
-                      .gradients = part(gradients),
-                      .decays = true,
-                      .exp_avg = part(outcome.m),
-                      .exp_avg_sq = part(outcome.v),
-                      .weights = part(outcome.weights),
-                      .spans = {{.offset = 0, .count = cut - first, .parameter = 5, .first_element = first}}});
+    ranges.push_back(
+        {.parameters = part(outcome.w),
+         .gradients = part(gradients),
+         .decays = true,
+         .exp_avg = part(outcome.m),
+         .exp_avg_sq = part(outcome.v),
+         .weights = part(outcome.weights),
+         .spans = {{.offset = 0, .count = cut - first, .parameter = 5, .first_element = first_element + first}}});
     first = cut;
   }
   AdamW optimizer({.seed = seed}, std::move(ranges));
@@ -207,6 +210,32 @@ TEST(AdamW, StochasticRounding_DependsOnTheSeed_AndKeepsZero) {
   for (int i = 0; i < 10; ++i) optimizer.Step(0.1, 1);
   EXPECT_TRUE(w.eq(0).all().item<bool>());
   EXPECT_TRUE(optimizer.exp_avg_sq()[0].eq(0).all().item<bool>());
+}
+
+TEST(AdamW, StochasticRounding_AroundTwoToThe32Elements_DoesNotDependOnTheCuts) {
+  const Types types{.master = at::kBFloat16, .state = at::kBFloat16, .weight = at::kBFloat16};
+  const int64_t first = (int64_t{1} << 32) - 700;
+
+  EXPECT_TRUE(Updated(2000, {}, types, 7, first) == Updated(2000, {333, 1500}, types, 7, first));
+}
+
+TEST(ElementNumbers, AreThoseOfTheWholeParameter) {
+  const ElementRuns columns{.base = 2, .length = 3, .stride = 6};  // columns 2 to 4 of a matrix [2, 6]
+  const int64_t high = int64_t{1} << 32;
+
+  const NumberedElements in_second_row = NumbersFrom(columns, 4, 100);
+  const NumberedElements at_end_of_first_row = NumbersFrom(columns, 2, 100);
+  const NumberedElements of_whole = NumbersFrom({}, 4, 100);
+  const NumberedElements below_limit = NumbersFrom({}, high - 5, 100);
+
+  EXPECT_EQ(in_second_row.number, 9);
+  EXPECT_EQ(in_second_row.count, 2);
+  EXPECT_EQ(at_end_of_first_row.number, 4);
+  EXPECT_EQ(at_end_of_first_row.count, 1);
+  EXPECT_EQ(of_whole.number, 4);
+  EXPECT_EQ(of_whole.count, 100);
+  EXPECT_EQ(below_limit.number, high - 5);
+  EXPECT_EQ(below_limit.count, 5) << "the high 32 bits change after 5 elements";
 }
 
 TEST(SixteenBit, RoundsAsLibTorchDoes) {

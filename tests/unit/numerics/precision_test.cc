@@ -89,6 +89,18 @@ TEST(LossScale, StaticScale_NeverChanges) {
   EXPECT_EQ(scale, InitialLossScale(config));
 }
 
+TEST(LossScale, OfACheckpoint_IsMadeToFitTheSettingsOfTheJob) {
+  const LossScale saved{.scale = 2, .good_steps = 7, .hysteresis_left = 5};
+  const LossScaleConfig config{.initial = 64, .window = 3, .hysteresis = 2, .min = 16};
+
+  const LossScale fitting = FitLossScale(saved, config);
+
+  EXPECT_EQ(fitting, (LossScale{.scale = 16, .good_steps = 7, .hysteresis_left = 2}));
+  EXPECT_EQ(FitLossScale(fitting, config), fitting);
+  EXPECT_EQ(NextLossScale(NextLossScale(fitting, config, true), config, true).scale, 16)
+      << "an overflow must not raise the scale";
+}
+
 TEST(LossSeed, DividesByThePowerOfTwoThatCoversTheTokens) {
   EXPECT_EQ(LossSeed(65536, 1), 65536);
   EXPECT_EQ(LossSeed(65536, 2), 32768);

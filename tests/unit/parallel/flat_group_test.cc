@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -13,9 +14,14 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
+#include <numeric>
+#include <utility>
 
+#include "common/box.h"
 #include "worker/collectives/single_communicator.h"
+#include "worker/mesh/mesh.h"
 #include "worker/parallel/autograd_hooks.h"
+#include "worker/parallel/parallelize.h"
 
 namespace trainyard {
 namespace {
@@ -104,6 +110,65 @@ TEST_F(FlatGroupTest, StoresDecayedParametersFirst_AndKeepsGapsZero) {
   at::Tensor flat = at::full({group_->layout().total}, 1.0);
   group_->ZeroGaps(flat);
   EXPECT_EQ(flat.sum().item<float>(), 3 * 5 + 5 + 5 * 3);
+}
+
+at::Tensor ViewOf(const PartParameter& box, at::Tensor whole) {
+  for (size_t d = 0; d < box.start.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), box.start[d], box.shape[d]);
+  }
+  return whole;
+}
+
+// Updates the part that a tensor rank has of a model in bf16, from gradients that do not depend on the layout. Returns
+// the boxes of the part and their values.
+std::vector<std::pair<PartParameter, at::Tensor>> UpdatedInBf16(const ModelSizes& sizes, int tensor_ranks, int rank) {
+  const Mesh mesh = *Mesh::Create({.tp = tensor_ranks}, tensor_ranks);
+  const std::unique_ptr<Model> model =
+      *DivideModel({.sizes = sizes, .seed = 1, .type = at::kBFloat16}, mesh, rank, PipelineLayout{}, nullptr);
+  const std::unique_ptr<Communicator> single = NewSingleCommunicator();
+  constexpr StateSharding kReplicated = {Sharding::kReplicated, Sharding::kReplicated, Sharding::kReplicated};
+  const Precision bf16 =
+      *ParsePrecision(PrecisionNames{.param = "bf16", .reduce = "fp32", .master = "bf16", .state = "bf16"});
+  std::vector<int> all(model->parameters().size());
+  std::iota(all.begin(), all.end(), 0);
+  FlatGroup group(*model, "all", all, kReplicated, bf16, *single);
+  EXPECT_TRUE(group.CopyFromRankZero(*single).ok());
+  c10::NoGradGuard no_grad;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const PartParameter& box = model->boxes()[i];
+    const std::vector<int64_t>& shape = model->description().parameters[static_cast<size_t>(box.number)].shape;
+    const at::Tensor gradient = at::linspace(-1, 2, CountIn(WholeBox(shape)), at::kFloat).view(shape);
+    group.View(group.whole_gradients(), i).copy_(ViewOf(box, gradient));
+  }
+
+  AdamW optimizer({.seed = 3}, group.OptimizerRanges());
+  for (int step = 0; step < 3; ++step) optimizer.Step(0.01, 1);
+
+  std::vector<std::pair<PartParameter, at::Tensor>> updated;
+  for (size_t i = 0; i < all.size(); ++i) {
+    updated.emplace_back(model->boxes()[i], group.View(group.whole_parameters(), i).clone());
+  }
+  return updated;
+}
+
+TEST(StochasticRounding, OfTensorRanks_GivesTheBitsOfOneRank) {
+  const ModelSizes gpt2{.layers = 1, .heads = 4, .width = 16, .context = 8, .vocabulary = 37};
+  ModelSizes llama = gpt2;
+  llama.family = ModelFamily::kLlama;
+  llama.kv_heads = 4;
+  llama.head_width = 4;
+  llama.inner = 30;
+  llama.norm_eps = 1e-5;
+  for (const ModelSizes& sizes : {gpt2, llama}) {
+    const auto whole = UpdatedInBf16(sizes, /*tensor_ranks=*/1, /*rank=*/0);
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const auto& [box, values] : UpdatedInBf16(sizes, /*tensor_ranks=*/2, rank)) {
+        const auto& [whole_box, whole_values] = whole[static_cast<size_t>(box.number)];
+        ASSERT_EQ(whole_box.name, box.name);
+        EXPECT_TRUE(values.equal(ViewOf(box, whole_values))) << box.name << " on tensor rank " << rank;
+      }
+    }
+  }
 }
 
 class RecordingEvents final : public BackwardEvents {

@@ -50,8 +50,8 @@ struct Outcome {
   std::vector<std::string> moments = {};  // names of the parameters that have moments
 };
 
-std::unique_ptr<Model> NewModel(uint64_t seed = 1, bool backed = true) {
-  return *trainyard::NewModel({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, at::kDouble,
+std::unique_ptr<Model> NewModel(uint64_t seed = 1, bool backed = true, at::ScalarType type = at::kDouble) {
+  return *trainyard::NewModel({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, type,
                               backed);
 }
 
@@ -98,7 +98,8 @@ Outcome Train(const Job& run) {
   OnThreads(
       run.mesh,
       [&](const ThreadRank& rank) -> absl::Status {
-        auto model = NewModel(rank.rank == 0 ? 1 : 99, run.backed);
+        const at::ScalarType type = run.options.precision.has_value() ? run.options.precision->master : at::kDouble;
+        auto model = NewModel(rank.rank == 0 ? 1 : 99, run.backed, type);
         RETURN_IF_ERROR(Freeze(run.freeze, *model));
         EventLog log([now = int64_t{0}]() mutable { return ++now; });
         ParallelOptions options{.data = run.options, .update = {.clip_norm = 0.5, .tile_elements = run.tile_elements}};
@@ -410,6 +411,27 @@ TEST(ParameterNames, AreThoseOfTheModelDescription) {
   const ModelDescription description = DescribeModel({.layers = 3, .heads = 1, .width = 8, .context = 8});
   for (const ParameterDescription& parameter : description.parameters) described.push_back(parameter.name);
   EXPECT_THAT(described, ElementsAreArray(names));
+}
+
+// Each element is rounded by random bits of its own, wherever it is stored.
+TEST(StochasticRounding, GivesTheSameBitsWithEveryStrategy) {
+  const Precision bf16 =
+      *ParsePrecision(PrecisionNames{.param = "bf16", .reduce = "fp32", .master = "bf16", .state = "bf16"});
+  const Job replicated{.options = {.precision = bf16}, .mesh = {.dp_replicate = 2}, .micro = 4};
+
+  const Outcome expected = Train(replicated);
+
+  ASSERT_FALSE(expected.state.empty());
+  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp}) {
+    Job sharded = replicated;
+    sharded.options.strategy = strategy;
+    sharded.mesh = {.dp_shard = 2};
+    const Outcome found = Train(sharded);
+    ASSERT_EQ(found.state.size(), expected.state.size());
+    for (const auto& [name, tensor] : expected.state) {
+      EXPECT_TRUE(found.state.at(name).equal(tensor)) << StrategyName(strategy) << ": " << name;
+    }
+  }
 }
 
 // The numbers depend neither on the division of a step into micro-batches nor on the number of tokens in each.

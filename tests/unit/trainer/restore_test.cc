@@ -267,5 +267,32 @@ TEST_F(RestoreTest, LossScale_IsThatOfTheCheckpointIfItIsDynamic_AndThatOfTheJob
   EXPECT_NE(saved, "64 0 2") << "the two scales must differ, or the comparisons above prove nothing";
 }
 
+TEST_F(RestoreTest, LossScale_IsThatOfTheJobIfTheCheckpointHasAStaticOne_AndFitsTheSettings) {
+  StartOrder after_static = Order();
+  after_static.config.loss_scale.initial = 64;
+  after_static.spec_bytes = "another spec";
+  StartOrder with_minimum = after_static;
+  after_static.compare_spec = [](absl::string_view) {
+    return std::vector<KeyChange>{{"train.loss_scale.static", "true", "false"}};
+  };
+  with_minimum.compare_spec = [](absl::string_view) {
+    return std::vector<KeyChange>{{"train.loss_scale.min", "1", "4096"}};
+  };
+  with_minimum.config.loss_scale.min = 4096;
+  with_minimum.config.loss_scale.hysteresis = 1;
+
+  const Prepared from_static = Prepare(after_static);
+  const Prepared from_dynamic = Prepare(with_minimum);
+
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    ASSERT_TRUE(from_static.statuses[r].ok()) << from_static.statuses[r];
+    ASSERT_TRUE(from_dynamic.statuses[r].ok()) << from_dynamic.statuses[r];
+    EXPECT_EQ(from_static.states[r].at("loss scale"), "64 0 2") << "rank " << rank;
+    EXPECT_THAT(from_dynamic.states[r].at("loss scale"), testing::StartsWith("4096 ")) << "rank " << rank;
+    EXPECT_THAT(from_dynamic.states[r].at("loss scale"), testing::Not(testing::EndsWith(" 2"))) << "rank " << rank;
+  }
+}
+
 }  // namespace
 }  // namespace trainyard
