@@ -47,7 +47,7 @@ SavePolicy::Sums SumsOf(uint64_t of_step, const AgreementTerms& sum) {
 // nothing.
 std::string RecordDataIdentity(const Corpus& corpus, const std::string& run_folder, const ManifestData& data,
                                const std::function<absl::Status()>& check_fence) {
-  if (!corpus.IsUntouched()) {
+  if (!corpus.CheckUntouched().ok()) {
     return "warning: files of train.data were changed during training; the job continues with the new content";
   }
   if (!check_fence().ok()) return "";
