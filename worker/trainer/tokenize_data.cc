@@ -113,10 +113,12 @@ class Tokenizing {
   // ranks, unless the job allows hosts to have different files (train.data.uneven: join).
   absl::StatusOr<std::string> AgreeOnKey() {
     const Corpus& corpus = *data_.corpus;
-    const absl::Status made = MakeCacheRoot(root_);
+    absl::Status made = MakeCacheRoot(root_);
     std::string key = RecordedContent(root_, order_.host, corpus.identity());
     if (key.empty()) {
       key = corpus.Fingerprint().content_hash;
+      // A file that was changed while it was read would have a key that belongs to no version of its content.
+      made.Update(corpus.CheckUntouched());
       // Without the record the next start reads the files again, which is only slower.
       if (made.ok()) RecordContent(root_, order_.host, corpus.identity(), key).IgnoreError();
     }
@@ -181,7 +183,10 @@ class Tokenizing {
     Made made;
     if (!plan_.in_place() && folder.HasChunk(piece)) return made;
     made.piece = Tokenize(plan_.pieces[piece]);
-    if (made.piece.num_problems == 0 && !plan_.in_place()) made.status = folder.PublishChunk(piece, made.piece.chunk);
+    // The key of the cache belongs to the content that the file had when it was opened.
+    made.status = data_.corpus->CheckUntouched(plan_.pieces[piece].file);
+    const bool may_publish = made.status.ok() && made.piece.num_problems == 0;
+    if (may_publish && !plan_.in_place()) made.status = folder.PublishChunk(piece, made.piece.chunk);
     made.piece.chunk.clear();
     return made;
   }
