@@ -15,6 +15,7 @@
 #include "worker/data/token_cache.h"
 #include "worker/data/token_samples.h"
 #include "worker/saving/sentences.h"
+#include "worker/trainer/other_data.h"
 #include "worker/trainer/rank_data.h"
 #include "worker/trainer/run_folder.h"
 
@@ -31,13 +32,15 @@ constexpr size_t kOrderBytes = 32;
 
 class Tokenizing {
  public:
+  // `checkpoint`: see RefuseDataOrHosts; nothing for held-out files, which no checkpoint describes.
   Tokenizing(const StartOrder& order, const TokenizeOptions& options, Communicator& world, DataSet& data,
-             bool is_held_out, std::ostream& log)
+             const DataOfCheckpoint& checkpoint, bool is_held_out, std::ostream& log)
       : order_(order),
         options_(options),
         world_(world),
         data_(data),
         plan_(*data.plan),
+        checkpoint_(checkpoint),
         is_held_out_(is_held_out),
         log_(log) {}
 
@@ -139,12 +142,14 @@ class Tokenizing {
     const bool may_join =
         !plan_.rules.has_documents() && !plan_.rules.separate_documents && !DividesModel(order_.config);
     if (others.empty() || (joins && may_join)) return key;
-    return absl::InvalidArgumentError(absl::StrCat(
+    const absl::Status refusal = absl::InvalidArgumentError(absl::StrCat(
         data_.key, ": the content of the files, or of the tokenizer, differs from that of rank 0 on ",
         others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "), "; give all hosts the same files",
         joins ? " (train.data.uneven: join needs samples that all have the same number of targets, so it does not work "
                 "with prompts, labels or separate_documents, nor with pipelines or tensor parallelism)"
               : ""));
+    return RefuseDataOrHosts(
+        order_, checkpoint_, [&key] { return key; }, /*only_rank_zero=*/false, world_, options_.link, refusal);
   }
 
   // Collective: the largest number of rounds that any rank needs for its pieces.
@@ -384,6 +389,7 @@ class Tokenizing {
   Communicator& world_;
   DataSet& data_;
   const TokenPlan& plan_;
+  const DataOfCheckpoint checkpoint_;
   const bool is_held_out_;
   std::ostream& log_;
   std::string root_;
@@ -400,7 +406,7 @@ bool MustCompareBytes(const StartOrder& order) {
 
 // Collective. Reads all files. Without this check the first stage of a pipeline might take its inputs from other bytes
 // than the last stage its targets, unnoticed if their numbers of samples are the same.
-absl::Status CompareBytes(Communicator& world, const RankData& data) {
+absl::Status CompareBytes(const StartOrder& order, Communicator& world, Link* link, const RankData& data) {
   std::string hashes = data.train.corpus->Fingerprint().content_hash, keys = data.train.key;
   if (data.held_out.corpus != nullptr) {
     absl::StrAppend(&hashes, " ", data.held_out.corpus->Fingerprint().content_hash);
@@ -413,10 +419,13 @@ absl::Status CompareBytes(Communicator& world, const RankData& data) {
     if (all[rank] != all[0]) others.push_back(rank);
   }
   if (others.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(keys, ": the content of the files differs from that of rank 0 on ",
-                   others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "),
-                   "; stages and tensor ranks compute parts of the same samples, so give all hosts the same files"));
+  const auto content_hash = [&data] { return data.train.corpus->Fingerprint().content_hash; };
+  return RefuseDataOrHosts(
+      order, data.checkpoint, content_hash, /*only_rank_zero=*/false, world, link,
+      absl::InvalidArgumentError(absl::StrCat(
+          keys, ": the content of the files differs from that of rank 0 on ", others.size() == 1 ? "rank " : "ranks ",
+          absl::StrJoin(others, ", "),
+          "; stages and tensor ranks compute parts of the same samples, so give all hosts the same files")));
 }
 
 }  // namespace
@@ -427,13 +436,13 @@ absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& option
   if (data.train.plan == nullptr && !compares_bytes) return absl::OkStatus();
   if (options.link != nullptr) options.link->ReportProgress(Phase::kTokenize, 0);
   if (compares_bytes) {
-    RETURN_IF_ERROR(CompareBytes(world, data));
+    RETURN_IF_ERROR(CompareBytes(order, world, options.link, data));
     if (options.link != nullptr) options.link->ReportProgress(Phase::kJoining, 0);
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(Tokenizing(order, options, world, data.train, /*is_held_out=*/false, log).Run());
+  RETURN_IF_ERROR(Tokenizing(order, options, world, data.train, data.checkpoint, /*is_held_out=*/false, log).Run());
   if (data.held_out.plan != nullptr) {
-    RETURN_IF_ERROR(Tokenizing(order, options, world, data.held_out, /*is_held_out=*/true, log).Run());
+    RETURN_IF_ERROR(Tokenizing(order, options, world, data.held_out, {}, /*is_held_out=*/true, log).Run());
   }
   if (options.link != nullptr) options.link->ReportProgress(Phase::kJoining, 0);
   return absl::OkStatus();
