@@ -21,7 +21,7 @@ constexpr char kPrefix[] = "base_model.model.";
 }  // namespace
 
 absl::StatusOr<std::string> ReadAdapterConfigText(const std::string& folder) {
-  return ReadFile(JoinPath(folder, kAdapterConfigName), kAdapterConfigBytesMax);
+  return ReadRegularFile(JoinPath(folder, kAdapterConfigName), kAdapterConfigBytesMax);
 }
 
 bool HasAdapters(const Manifest& manifest) {
