@@ -22,7 +22,7 @@ constexpr char kPeftPrefix[] = "base_model.model.";
 }  // namespace
 
 absl::StatusOr<std::string> ReadAdapterConfigText(const std::string& folder) {
-  return ReadFile(JoinPath(folder, kAdapterConfigName), kAdapterConfigBytesMax);
+  return ReadRegularFile(JoinPath(folder, kAdapterConfigName), kAdapterConfigBytesMax);
 }
 
 bool HasAdapters(const Manifest& manifest) {

@@ -17,7 +17,7 @@ constexpr uint64_t kConfigBytesMax = 1 << 16;  // the limit of train.model.confi
 }  // namespace
 
 absl::StatusOr<std::string> ReadConfigText(const std::string& folder) {
-  return ReadFile(JoinPath(folder, kConfigName), kConfigBytesMax);
+  return ReadRegularFile(JoinPath(folder, kConfigName), kConfigBytesMax);
 }
 
 absl::StatusOr<ModelSizes> ReadModelConfig(const std::string& folder) {

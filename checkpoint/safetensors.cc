@@ -1,9 +1,6 @@
 #include "checkpoint/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +8,6 @@
 #include <set>
 #include <tuple>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/files.h"
@@ -193,26 +189,16 @@ absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape) {
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  struct stat st;
-  if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot inspect ", path));
-  // An empty file cannot be mapped.
-  if (st.st_size < 8) return HeaderEnd(path, "", static_cast<uint64_t>(st.st_size)).status();
-  void* data = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("cannot map ", path));
-  absl::string_view whole(static_cast<const char*>(data), st.st_size);
-  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(path, whole));
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> mapped, MappedFile::Open(path));
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(std::move(mapped)));
   RETURN_IF_ERROR(file->ReadHeader());
   return file;
 }
 
-SafetensorsFile::~SafetensorsFile() { munmap(const_cast<char*>(whole_.data()), whole_.size()); }
-
 absl::Status SafetensorsFile::ReadHeader() {
-  ASSIGN_OR_RETURN(const uint64_t end, HeaderEnd(path_, whole_, whole_.size()));
-  data_ = whole_.substr(end);
-  ASSIGN_OR_RETURN(tensors_, ParseTensors(path_, whole_.substr(8, end - 8), data_.size()));
+  ASSIGN_OR_RETURN(const uint64_t end, HeaderEnd(path(), whole(), whole().size()));
+  data_ = whole().substr(end);
+  ASSIGN_OR_RETURN(tensors_, ParseTensors(path(), whole().substr(8, end - 8), data_.size()));
   for (size_t i = 0; i < tensors_.size(); ++i) index_[tensors_[i].name] = i;
   return absl::OkStatus();
 }

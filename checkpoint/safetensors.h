@@ -4,7 +4,8 @@
 //
 // The reader does not trust the file. It refuses, with an error that names file and tensor, a header that is too long,
 // not JSON or names a tensor twice, an unknown dtype, a size that does not follow from dtype and shape, and ranges that
-// overlap, leave holes or do not end where the file ends. Immutable once opened, and thread-safe.
+// overlap, leave holes or do not end where the file ends. The file is mapped: if its bytes cannot be read later, the
+// process ends with a message that names the file (common/mapped_file.h). Immutable once opened, and thread-safe.
 //
 //   ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path));
 //   const TensorInfo* wte = file->Find("wte.weight");
@@ -15,11 +16,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/mapped_file.h"
 
 namespace trainyard {
 
@@ -41,33 +44,31 @@ class SafetensorsFile {
  public:
   // Fails with NotFound, PermissionDenied, or DataLoss if the file does not have the format.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
-  ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_->path(); }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their bytes
   const TensorInfo* Find(absl::string_view name) const;                // null: no such tensor
   absl::string_view Bytes(const TensorInfo& tensor) const {
     return data_.substr(tensor.begin, tensor.end - tensor.begin);
   }
-  absl::string_view whole() const { return whole_; }
+  absl::string_view whole() const { return file_->bytes(); }
   // The bytes of the file before the first tensor.
-  absl::string_view header() const { return whole_.substr(0, whole_.size() - data_.size()); }
+  absl::string_view header() const { return whole().substr(0, whole().size() - data_.size()); }
 
  private:
-  SafetensorsFile(std::string path, absl::string_view whole) : path_(std::move(path)), whole_(whole) {}
+  explicit SafetensorsFile(std::unique_ptr<MappedFile> file) : file_(std::move(file)) {}
   absl::Status ReadHeader();
 
-  const std::string path_;
-  const absl::string_view whole_;  // the mapped file
+  const std::unique_ptr<MappedFile> file_;
   absl::string_view data_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, size_t, std::less<>> index_;
 };
 
 // Checks the header of an open file of `file_bytes` bytes, as SafetensorsFile::Open does, but reads it without a
-// mapping, so that a file that shrinks meanwhile causes no SIGBUS. Fails with DataLoss, and with errors of reading.
+// mapping, so that a file that shrinks meanwhile causes an error and does not end the process. Fails with DataLoss, and with errors of reading.
 absl::Status CheckSafetensorsHeader(int fd, const std::string& path, uint64_t file_bytes);
 
 // Returns the header of a file that holds `tensors` one after another, including its 8 bytes of length, padded so that

@@ -14,6 +14,7 @@
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/json_nesting.h"
+#include "common/name_exists.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
 
@@ -90,8 +91,10 @@ absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(const std::str
 absl::StatusOr<std::unique_ptr<WeightFiles>> WeightFiles::Open(const std::string& path) {
   std::unique_ptr<WeightFiles> files(new WeightFiles(path));
   const std::string single = JoinPath(path, kWeightsName), index = JoinPath(path, kWeightsIndexName);
-  if (IsFolder(path) && !FileExists(single)) {
-    if (!FileExists(index)) return NoWeights(path);
+  // A link whose target is missing counts, so that opening it reports the error: the cache of Hugging Face consists of
+  // links.
+  if (IsFolder(path) && !NameExists(single)) {
+    if (!NameExists(index)) return NoWeights(path);
     RETURN_IF_ERROR(files->OpenIndex(index, path));
     return files;
   }
@@ -112,7 +115,7 @@ absl::Status WeightFiles::AddFile(const std::string& path, std::vector<std::stri
 }
 
 absl::Status WeightFiles::OpenIndex(const std::string& index_path, const std::string& folder) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path, kIndexBytesMax));
+  ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(index_path, kIndexBytesMax));
   ASSIGN_OR_RETURN(auto file_of, ParseWeightMap(text, index_path));
   std::set<std::string> names;
   for (const auto& [name, file] : file_of) names.insert(file);

@@ -10,6 +10,7 @@
 #include "common/hash.h"
 #include "common/json_nesting.h"
 #include "common/limits.h"
+#include "common/name_exists.h"
 #include "common/status_macros.h"
 #include "templates/json_value.h"
 #include "tokenizers/utf8.h"
@@ -40,8 +41,7 @@ struct Source {
 };
 
 absl::StatusOr<Json> ReadConfig(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return Json::object();
+  if (!NameExists(path)) return Json::object();
   ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path.string(), limits::kTokenizerFileBytes));
   Json json =
       JsonNestsDeeperThan(text, kConfigDepthMax) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -52,7 +52,7 @@ absl::StatusOr<Json> ReadConfig(const fs::path& path) {
 absl::StatusOr<Source> ReadSource(const fs::path& folder, const Json& config) {
   std::error_code ignored;
   const fs::path own = folder / "chat_template.jinja";
-  if (fs::exists(own, ignored)) {
+  if (NameExists(own)) {
     const fs::path for_tools = folder / "additional_chat_templates" / "tool_use.jinja";
     Source source{.name = own.string(), .has_tool_template = fs::exists(for_tools, ignored)};
     ASSIGN_OR_RETURN(source.text, ReadRegularFile(source.name, kTemplateBytes));

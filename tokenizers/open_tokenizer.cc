@@ -10,6 +10,7 @@
 #include "common/files.h"
 #include "common/json_nesting.h"
 #include "common/limits.h"
+#include "common/name_exists.h"
 #include "common/status_macros.h"
 #include "tokenizers/bpe_file.h"
 #include "tokenizers/byte_tokenizer.h"
@@ -79,19 +80,24 @@ std::vector<AddedToken> ConfiguredTokens(const Json& config) {
   return tokens;
 }
 
-// The JSON object in a file; null if the file does not exist or contains something else.
-Json ReadObject(const fs::path& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, limits::kTokenizerFileBytes);
-  if (!text.ok() || JsonNestsDeeperThan(*text, kMaxConfigNesting)) return nullptr;
-  Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  return config.is_object() ? config : Json(nullptr);
+// The JSON object in a file; null if there is no file. A file that cannot be used is an error: without its special
+// tokens, a text would have other tokens.
+absl::StatusOr<Json> ReadObject(const fs::path& path) {
+  if (!NameExists(path)) return Json(nullptr);
+  ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, limits::kTokenizerFileBytes));
+  Json config =
+      JsonNestsDeeperThan(text, kMaxConfigNesting) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (config.is_object()) return config;
+  return absl::InvalidArgumentError(absl::StrCat(path.string(), " is not a JSON object",
+                                                 text.empty() ? " but an empty file" : "",
+                                                 "; copy it again from its source, or remove it"));
 }
 
 // What tokenizer_config.json and, in older folders, special_tokens_map.json say. Both are optional.
-BpeSurroundings ReadSurroundings(const fs::path& folder) {
+absl::StatusOr<BpeSurroundings> ReadSurroundings(const fs::path& folder) {
   BpeSurroundings around;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const Json config = ReadObject(folder / name);
+    ASSIGN_OR_RETURN(const Json config, ReadObject(folder / name));
     if (config.is_null()) continue;
     const auto fill = [&config](const char* key, std::string& value) {
       if (value.empty()) value = SpecialName(config, key);
@@ -110,8 +116,8 @@ BpeSurroundings ReadSurroundings(const fs::path& folder) {
 
 absl::StatusOr<std::string> FindIn(const std::string& folder) {
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code ignored;
-    if (fs::exists(fs::path(folder) / name, ignored)) return (fs::path(folder) / name).string();
+    // A link whose target is missing is found too, so that opening it reports the error.
+    if (NameExists(fs::path(folder) / name)) return (fs::path(folder) / name).string();
   }
   std::error_code ignored;
   const bool is_old = fs::exists(fs::path(folder) / "vocab.json", ignored);
@@ -133,9 +139,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& path
   }
   ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(file, limits::kTokenizerFileBytes));
   const fs::path folder = fs::path(file).parent_path();
+  if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(file, " is empty: copy it again from its source"));
+  ASSIGN_OR_RETURN(const BpeSurroundings around, ReadSurroundings(folder));
   const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && text[first] == '{') return ReadBpeTokenizer(text, file, ReadSurroundings(folder));
-  return OpenSentencePieceModel(text, file, ReadObject(folder / "tokenizer_config.json"), ReadSurroundings(folder));
+  if (first != std::string::npos && text[first] == '{') return ReadBpeTokenizer(text, file, around);
+  ASSIGN_OR_RETURN(const Json config, ReadObject(folder / "tokenizer_config.json"));
+  return OpenSentencePieceModel(text, file, config, around);
 }
 
 }  // namespace trainyard

@@ -1,6 +1,7 @@
 """JSONL in the forms that users have: tokens, text, or prompts and responses."""
 
 import json
+import os
 
 import harness
 
@@ -74,6 +75,23 @@ def test_a_sampled_text_of_bytes_ends_as_documents_of_jsonl_do(one_host):
 
     (text,) = harness.events(done.stdout)
     assert (text["text"], text["generated_tokens"], text["end"]) == ("ab", [0], "end_token")
+
+
+# Regression: the trainers were killed by SIGBUS, and nothing named the file.
+def test_a_text_that_becomes_shorter_while_a_job_trains_is_named(one_host, tmp_path):
+    text = tmp_path / "shrinking.txt"
+    text.write_text("some words " * 20_000)
+    job = one_host.submit(run_folder=tmp_path / "run", train__data__text=[str(text)], train__steps=10_000_000,
+                          recovery__max_restarts=0)
+    one_host.wait_for_step(job, 2)
+
+    os.truncate(text, 100)
+
+    view = one_host.wait_for_end(job)
+    assert view.state_name == "FAILED" and "SIGBUS" not in view.job.reason, view.job.reason
+    assert f"{text} has become shorter while it was in use: it had 220000 bytes" in one_host.logs_of(job)
+    notices = [event.notice.text for event in one_host.watch(job) if event.HasField("notice")]
+    assert any("last output of rank" in notice and "shrinking.txt has become shorter" in notice for notice in notices)
 
 
 def test_a_job_with_text_and_jsonl_or_with_neither_is_refused(cluster):

@@ -1,8 +1,6 @@
 #include "worker/data/corpus.h"
 
-#include <fcntl.h>
 #include <glob.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/files.h"
 #include "common/hash.h"
 #include "common/plural.h"
+#include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
@@ -217,17 +215,23 @@ class Search {
   std::vector<std::string> problems_;
 };
 
-absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
-  int fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", file.path));
-  void* data = mmap(nullptr, file.num_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  int error = errno;
-  close(fd);
-  if (data == MAP_FAILED) {
-    absl::string_view advice = error == ENOMEM ? " (more files than vm.max_map_count allows? combine some)" : "";
-    return ErrnoStatus(error, absl::StrCat("cannot map ", file.path, advice));
-  }
-  return static_cast<const uint8_t*>(data);
+absl::Status ChangedError(const std::string& path) {
+  return absl::UnknownError(absl::StrCat(path,
+                                         " was changed or replaced while this program read it. Files of data must not "
+                                         "be written to while they are in use: wait until the new content is complete, "
+                                         "then start the job again"));
+}
+
+absl::StatusOr<std::unique_ptr<MappedFile>> MapFile(const Corpus::File& file) {
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> mapped, MappedFile::Open(file.path));
+  if (mapped->info().st_size != file.num_bytes) return ChangedError(file.path);
+  return mapped;
+}
+
+// What shows that a file is another one, or has another content, than when it was opened.
+std::string StampOf(const struct stat& info) {
+  const auto nanoseconds = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
+  return absl::StrCat(info.st_size, " ", nanoseconds(info.st_mtim), " ", nanoseconds(info.st_ctim), " ", info.st_ino);
 }
 
 // Adds a problem for each training part that is shorter than a sample, and one if all validation parts are. A group
@@ -291,9 +295,8 @@ absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& option
 
   int64_t start = 0;
   for (const File& file : corpus->files_) {
-    absl::StatusOr<const uint8_t*> data = MapFile(file);
-    if (!data.ok()) return data.status();
-    corpus->mappings_.push_back({.data = *data, .start = start});
+    ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> mapped, MapFile(file));
+    corpus->mappings_.push_back({.file = std::move(mapped), .start = start});
     start += file.num_bytes;
   }
   corpus->identity_ = corpus->HashMetadata();
@@ -305,29 +308,29 @@ void Corpus::SetRules(absl::string_view rules) {
   identity_ = HashMetadata();
 }
 
-absl::string_view Corpus::ContentsOf(size_t file) const {
-  return {reinterpret_cast<const char*>(mappings_[file].data), static_cast<size_t>(files_[file].num_bytes)};
+absl::string_view Corpus::ContentsOf(size_t file) const { return mappings_[file].file->bytes(); }
+
+absl::Status Corpus::CheckUntouched(size_t file) const {
+  struct stat now = {};
+  const bool is_same =
+      stat(files_[file].path.c_str(), &now) == 0 && StampOf(now) == StampOf(mappings_[file].file->info());
+  return is_same ? absl::OkStatus() : ChangedError(files_[file].path);
 }
 
-bool Corpus::IsUntouched() const { return HashMetadata() == identity_; }
+absl::Status Corpus::CheckUntouched() const {
+  for (size_t file = 0; file < files_.size(); ++file) RETURN_IF_ERROR(CheckUntouched(file));
+  return absl::OkStatus();
+}
 
 std::string Corpus::HashMetadata() const {
   std::string list = rules_;
-  const auto nanoseconds = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
-  for (const File& file : files_) {
-    struct stat info = {};
-    if (stat(file.path.c_str(), &info) != 0) info = {};
-    absl::StrAppend(&list, file.path, absl::string_view("\0", 1), info.st_size, " ", nanoseconds(info.st_mtim), " ",
-                    nanoseconds(info.st_ctim), " ", info.st_ino, "\n");
+  for (size_t i = 0; i < files_.size(); ++i) {
+    absl::StrAppend(&list, files_[i].path, absl::string_view("\0", 1), StampOf(mappings_[i].file->info()), "\n");
   }
   return HashHex(list);
 }
 
-Corpus::~Corpus() {
-  for (size_t i = 0; i < mappings_.size(); ++i) {
-    munmap(const_cast<uint8_t*>(mappings_[i].data), static_cast<size_t>(files_[i].num_bytes));
-  }
-}
+Corpus::~Corpus() = default;
 
 void Corpus::Read(int64_t start, absl::Span<uint8_t> out) const {
   // The file that contains `start`: the last one that does not begin after it.
@@ -337,7 +340,7 @@ void Corpus::Read(int64_t start, absl::Span<uint8_t> out) const {
   while (!out.empty()) {
     int64_t offset = start - mappings_[file].start;
     size_t count = std::min<size_t>(out.size(), static_cast<size_t>(files_[file].num_bytes - offset));
-    std::memcpy(out.data(), mappings_[file].data + offset, count);
+    std::memcpy(out.data(), mappings_[file].file->bytes().data() + offset, count);
     out.remove_prefix(count);
     start += static_cast<int64_t>(count);
     ++file;
@@ -351,16 +354,16 @@ const CorpusFingerprint& Corpus::Fingerprint() const {
 
 void Corpus::MakeFingerprint() const {
   // Each file is hashed twice while it is in the cache: alone, and as a part of all data.
-  constexpr int64_t kChunkBytes = 256 << 10;
+  constexpr size_t kChunkBytes = 256 << 10;
   Hasher content_hasher;
   std::string list;
   fingerprint_ = {.num_files = files_.size(), .num_bytes = static_cast<uint64_t>(num_bytes_)};
   for (size_t i = 0; i < files_.size(); ++i) {
     absl::StrAppend(&list, files_[i].path, absl::string_view("\0", 1), files_[i].num_bytes, "\n");
     Hasher file_hasher;
-    for (int64_t offset = 0; offset < files_[i].num_bytes; offset += kChunkBytes) {
-      const absl::string_view chunk(reinterpret_cast<const char*>(mappings_[i].data) + offset,
-                                    static_cast<size_t>(std::min(kChunkBytes, files_[i].num_bytes - offset)));
+    const absl::string_view contents = ContentsOf(i);
+    for (size_t offset = 0; offset < contents.size(); offset += kChunkBytes) {
+      const absl::string_view chunk = contents.substr(offset, kChunkBytes);
       content_hasher.Add(chunk);
       file_hasher.Add(chunk);
     }

@@ -1,6 +1,7 @@
 // The text that a job trains on: files, folders (read recursively) and globs, sorted by the bytes of their paths and
 // read as one sequence of bytes, or as one sequence for each path (a group). The files are mapped, not read: a rank
-// accesses only the pages of its samples. The last part of a sequence is reserved for evaluation and never trained on.
+// accesses only the pages of its samples, and ends with the name of the file if a page cannot be read
+// (common/mapped_file.h). The last part of a sequence is reserved for evaluation and never trained on.
 //
 // Thread-safe after Open and SetRules: nothing changes except the fingerprint, which is computed once.
 #pragma once
@@ -11,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/mapped_file.h"
 
 namespace trainyard {
 
@@ -60,7 +63,8 @@ class Corpus {
   // Opens and maps every file. Skips empty files inside folders and globs; an empty file given by its own path is an
   // error. A file that several paths of a group lead to is read once. Fails with InvalidArgument, which shows up to ten
   // of the problems found: a path that is missing, unreadable or empty, a glob that leads to no data or to a folder
-  // that cannot be listed, text shorter than a sample. Fails with the errors of the system if a file cannot be mapped.
+  // that cannot be listed, text shorter than a sample. Fails with the errors of MappedFile::Open if a file cannot be
+  // mapped, and with Unknown if its size changes meanwhile.
   static absl::StatusOr<std::unique_ptr<Corpus>> Open(const CorpusOptions& options);
   ~Corpus();
   Corpus(const Corpus&) = delete;
@@ -82,10 +86,13 @@ class Corpus {
   absl::string_view ContentsOf(size_t file) const;
 
   // A hash of the path, size, times and inode of all files when they were opened, and of the rules: a corpus that is
-  // opened after any file was changed or replaced has another hash. Valid on this host only.
+  // opened after any file was changed or replaced has another hash. Valid on this host only. What is read from the
+  // corpus is the content of this identity only if CheckUntouched succeeds after the read.
   const std::string& identity() const { return identity_; }
-  // Whether identity() would still be the same: no file has changed since.
-  bool IsUntouched() const;
+  // Fails with Unknown, which names the file, if a file was changed or replaced since it was opened, so that its
+  // content may be another than that of identity().
+  absl::Status CheckUntouched() const;
+  absl::Status CheckUntouched(size_t file) const;
 
   // The first call reads all data to compute the hashes. A job makes this call before its first step if it tokenizes
   // the data or must compare the data with that of a checkpoint, and otherwise at its first save.
@@ -93,7 +100,7 @@ class Corpus {
 
  private:
   struct Mapping {
-    const uint8_t* data = nullptr;
+    std::unique_ptr<MappedFile> file;
     int64_t start = 0;  // of this file in the corpus
   };
   Corpus() = default;

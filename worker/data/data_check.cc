@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -45,19 +46,56 @@ std::vector<std::string> Differences(const ManifestData& before, const std::vect
 
 constexpr uint64_t kRecordBytesMax = 4096;
 
+// The content of kDataRecordName. A text that the file does not have is empty.
+struct DataRecord {
+  std::string identity, content_hash, host;
+};
+
+DataRecord ReadDataRecord(const std::string& run_folder) {
+  const absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(run_folder, kDataRecordName), kRecordBytesMax);
+  if (!text.ok()) return {};
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return {};
+  const auto text_of = [&json](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  return {.identity = text_of("identity"), .content_hash = text_of("content_hash"), .host = text_of("host")};
+}
+
 }  // namespace
 
 bool DataIsRecorded(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
-  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(run_folder, kDataRecordName), kRecordBytesMax);
-  if (!text.ok()) return false;
-  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json == nlohmann::json{{"identity", identity}, {"content_hash", content_hash}};
+  const DataRecord record = ReadDataRecord(run_folder);
+  return record.identity == identity && record.content_hash == content_hash;
 }
 
-absl::Status RecordData(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
-  if (DataIsRecorded(run_folder, content_hash, identity)) return absl::OkStatus();
-  const nlohmann::ordered_json json = {{"identity", identity}, {"content_hash", content_hash}};
+std::string RecordedHost(const std::string& run_folder, const std::string& content_hash) {
+  DataRecord record = ReadDataRecord(run_folder);
+  return record.content_hash == content_hash ? std::move(record.host) : std::string();
+}
+
+absl::Status RecordData(const std::string& run_folder, const std::string& content_hash, const std::string& identity,
+                        const std::string& host) {
+  const DataRecord record = ReadDataRecord(run_folder);
+  if (record.identity == identity && record.content_hash == content_hash && record.host == host) {
+    return absl::OkStatus();
+  }
+  const nlohmann::ordered_json json = {{"identity", identity}, {"content_hash", content_hash}, {"host", host}};
   return WriteFileAtomically(JoinPath(run_folder, kDataRecordName), json.dump() + "\n");
+}
+
+std::vector<bool> FindHostsWithOtherData(const DataOfCheckpoint& checkpoint, const std::vector<DataOfRank>& ranks) {
+  if (checkpoint.content_hash.empty()) return {};
+  std::vector<bool> has_other;
+  for (const DataOfRank& rank : ranks) has_other.push_back(rank.content_hash != checkpoint.content_hash);
+  const bool none = std::find(has_other.begin(), has_other.end(), true) == has_other.end();
+  const bool all = std::find(has_other.begin(), has_other.end(), false) == has_other.end();
+  const bool knows_host = !checkpoint.host.empty();
+  const bool had_data =
+      std::any_of(ranks.begin(), ranks.end(), [&](const DataOfRank& rank) { return rank.host == checkpoint.host; });
+  if (none || (all && (!knows_host || had_data))) return {};
+  return has_other;
 }
 
 bool DataSizesMatch(const ManifestData& before, const std::vector<Corpus::File>& files) {

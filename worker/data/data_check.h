@@ -1,4 +1,4 @@
-// Checks that a resumed run reads the data that its checkpoint was made with.
+// Checks that a resumed run reads the data that its checkpoint was made with, and decides which hosts have other data.
 #pragma once
 
 #include <string>
@@ -21,10 +21,30 @@ absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus:
                            const CorpusFingerprint& now);
 
 // A file in the run folder that records the content hash of the files with a given Corpus::identity, because reading a
-// corpus takes long, and computing its identity does not. A missing or damaged file records nothing.
+// corpus takes long, and computing its identity does not. It also records the host that has these files. A missing or
+// damaged file records nothing.
 inline constexpr char kDataRecordName[] = ".data";
 bool DataIsRecorded(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
+// The host that last had data with this content hash; empty: none is recorded.
+std::string RecordedHost(const std::string& run_folder, const std::string& content_hash);
 // Fails with the errors of the file system.
-absl::Status RecordData(const std::string& run_folder, const std::string& content_hash, const std::string& identity);
+absl::Status RecordData(const std::string& run_folder, const std::string& content_hash, const std::string& identity,
+                        const std::string& host);
+
+// What rank 0 knows about the data that the checkpoint of a restart was made with.
+struct DataOfCheckpoint {
+  std::string content_hash;  // empty: unknown
+  std::string host;          // RecordedHost
+};
+
+struct DataOfRank {
+  std::string host;
+  std::string content_hash;
+};
+
+// Returns, for each rank, whether its host has other data than the checkpoint, so that the job can run on other hosts.
+// Returns an empty list if the job must be refused: nothing shows which data is right, or also the host that had the
+// data of the checkpoint has other data now, or no rank has other data. Pure.
+std::vector<bool> FindHostsWithOtherData(const DataOfCheckpoint& checkpoint, const std::vector<DataOfRank>& ranks);
 
 }  // namespace trainyard

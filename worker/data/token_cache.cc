@@ -32,6 +32,8 @@ constexpr char kIndexName[] = "index.json";
 constexpr char kTemporaryPrefix[] = ".making-";
 constexpr uint64_t kIndexBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kNoteBytesMax = 4096;
+// A text that cannot be cut becomes one chunk, of any size that fits into memory.
+constexpr uint64_t kChunkBytesMax = uint64_t{1} << 40;
 // The number of attempts to write a file: a builder that starts between the creation and the locking of a temporary
 // file removes that file, which must then be written again.
 constexpr int kTries = 3;
@@ -147,7 +149,7 @@ std::string TokenCacheFolder::ChunkPath(size_t chunk) const {
 bool TokenCacheFolder::HasChunk(size_t chunk) const { return FileExists(ChunkPath(chunk)); }
 
 bool TokenCacheFolder::RemoveIfDamaged(size_t chunk) const {
-  const absl::StatusOr<std::string> bytes = ReadFile(ChunkPath(chunk));
+  const absl::StatusOr<std::string> bytes = ReadRegularFile(ChunkPath(chunk), kChunkBytesMax);
   // A chunk that was cut off lacks its hash, like one of an earlier version, but its size contradicts its header.
   if (!bytes.ok() || (HasGoodHash(*bytes) && TokenChunk::Parse(*bytes).ok())) return false;
   unlink(ChunkPath(chunk).c_str());

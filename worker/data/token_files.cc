@@ -9,6 +9,7 @@
 #include "common/escape.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "common/name_exists.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
 
@@ -120,7 +121,8 @@ absl::StatusOr<TokenFile> OpenTokenFile(const std::string& path, absl::string_vi
     return Reason("does not end in .bin; name the .bin file, and keep the .idx file next to it");
   }
   const std::string index_path = absl::StrCat(absl::StripSuffix(path, kTokenFileSuffix), ".idx");
-  if (!FileExists(index_path)) return OpenPlainTokens(contents);
+  // An index that is there but cannot be read shows that the file is not one of plain 16-bit tokens.
+  if (!NameExists(index_path)) return OpenPlainTokens(contents);
   ASSIGN_OR_RETURN(const std::string index, ReadRegularFile(index_path, kTokenIndexBytesMax));
   absl::StatusOr<TokenFile> file = ParseTokenIndex(index, static_cast<int64_t>(contents.size()));
   if (!file.ok()) return Reason(absl::StrCat("its .idx file ", file.status().message()));

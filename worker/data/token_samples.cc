@@ -1,16 +1,10 @@
 #include "worker/data/token_samples.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/files.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/data/byte_samples.h"
@@ -56,40 +50,20 @@ absl::StatusOr<std::unique_ptr<TokenSamples>> TokenSamples::OfChunks(const std::
   return samples;
 }
 
-TokenSamples::~TokenSamples() {
-  for (const Mapping& mapping : mappings_) {
-    if (mapping.data != nullptr) munmap(const_cast<void*>(mapping.data), mapping.num_bytes);
-  }
-}
-
 absl::Status TokenSamples::Map(const std::string& path) {
-  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
-  struct stat info = {};
-  void* data = MAP_FAILED;
-  const bool has_size = fstat(fd, &info) == 0;
-  if (has_size && info.st_size > 0) {
-    data = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-  }
-  const int error = errno;
-  close(fd);
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   const auto damaged = [&](absl::string_view why) {
     return absl::DataLossError(absl::StrCat(path, ": ", why, "; remove its folder; the next job makes a new one"));
   };
-  if (has_size && info.st_size == 0) return damaged("the chunk is empty");
-  if (data == MAP_FAILED) {
-    absl::string_view advice = error == ENOMEM ? " (more chunks than vm.max_map_count allows? raise it by sysctl)" : "";
-    return ErrnoStatus(error, absl::StrCat("cannot map ", path, advice));
-  }
-  Mapping mapping{.data = data, .num_bytes = static_cast<size_t>(info.st_size)};
-  absl::StatusOr<TokenChunk> chunk = TokenChunk::Parse({static_cast<const char*>(data), mapping.num_bytes});
-  if (chunk.ok()) mapping.chunk = *chunk;
-  const std::string problem = Add(mapping);  // adds a damaged chunk too, so that the destructor unmaps it
+  if (file->bytes().empty()) return damaged("the chunk is empty");
+  absl::StatusOr<TokenChunk> chunk = TokenChunk::Parse(file->bytes());
   if (!chunk.ok()) return damaged(chunk.status().message());
+  const std::string problem = Add({.file = std::move(file), .chunk = *chunk});
   return problem.empty() ? absl::OkStatus() : damaged(problem);
 }
 
 std::string TokenSamples::Add(Mapping mapping) {
-  const TokenChunk& chunk = mapping.chunk;
+  const TokenChunk chunk = mapping.chunk;
   const TokenChunkHeader& header = chunk.header();
   if (mappings_.empty()) has_documents_ = chunk.has_documents();
   mapping.first_token = summary_.num_tokens;
@@ -98,7 +72,7 @@ std::string TokenSamples::Add(Mapping mapping) {
   summary_.num_documents += static_cast<int64_t>(header.num_documents);
   summary_.num_records += static_cast<int64_t>(header.num_records);
   summary_.num_empty_records += static_cast<int64_t>(header.num_empty_records);
-  mappings_.push_back(mapping);
+  mappings_.push_back(std::move(mapping));
   const bool fits =
       chunk.has_documents() == has_documents_ && header.vocabulary <= static_cast<uint64_t>(options_.vocabulary);
   return fits ? "" : "the chunk belongs to another cache";

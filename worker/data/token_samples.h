@@ -8,7 +8,7 @@
 //
 // A target is never a token of another document, except in a stream whose documents are not separate. The last share
 // of the tokens or documents is reserved for evaluation. The chunks are mapped: a rank reads only the pages of its
-// samples, and the tables of documents.
+// samples, and the tables of documents (common/mapped_file.h says what happens if a page cannot be read).
 //
 // Immutable, so thread-safe.
 #pragma once
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/mapped_file.h"
 #include "worker/data/sample_source.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/token_chunk.h"
@@ -60,7 +61,7 @@ class TokenSamples final : public SampleSource {
   // Makes samples of chunks in memory, which must outlive the samples.
   static absl::StatusOr<std::unique_ptr<TokenSamples>> OfChunks(const std::vector<TokenChunk>& chunks,
                                                                 const TokenSamplesOptions& options);
-  ~TokenSamples() override;
+  ~TokenSamples() override = default;
   TokenSamples(const TokenSamples&) = delete;
   TokenSamples& operator=(const TokenSamples&) = delete;
 
@@ -75,8 +76,7 @@ class TokenSamples final : public SampleSource {
 
  private:
   struct Mapping {
-    const void* data = nullptr;  // null: the chunk's memory is not owned
-    size_t num_bytes = 0;
+    std::unique_ptr<MappedFile> file = {};  // null: the chunk's memory is not owned
     TokenChunk chunk = {};
     int64_t first_token = 0;     // index among the tokens of all chunks
     int64_t first_document = 0;  // index among the documents of all chunks

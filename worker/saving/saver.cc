@@ -45,13 +45,13 @@ SavePolicy::Sums SumsOf(uint64_t of_step, const AgreementTerms& sum) {
 
 // Records the data's identity, so that a restart can check whether the data were changed. Returns a warning, or
 // nothing.
-std::string RecordDataIdentity(const Corpus& corpus, const std::string& run_folder, const ManifestData& data,
-                               const std::function<absl::Status()>& check_fence) {
-  if (!corpus.IsUntouched()) {
+std::string RecordDataIdentity(const Corpus& corpus, const std::string& run_folder, const std::string& host,
+                               const ManifestData& data, const std::function<absl::Status()>& check_fence) {
+  if (!corpus.CheckUntouched().ok()) {
     return "warning: files of train.data were changed during training; the job continues with the new content";
   }
   if (!check_fence().ok()) return "";
-  const absl::Status noted = RecordData(run_folder, data.content_hash, corpus.identity());
+  const absl::Status noted = RecordData(run_folder, data.content_hash, corpus.identity(), host);
   if (noted.ok()) return "";
   return absl::StrCat("warning: a restart will read all data again, because the data's identity was not recorded: ",
                       noted.message());
@@ -74,26 +74,26 @@ Saver::Saver(Deps deps)
       device_copies_(deps_.ledger),
       terms_(at::zeros({kNumWaitTerms}, at::kDouble)) {
   if (deps_.order.rank != 0) return;
-  commits_ = std::make_unique<CommitThread>(
-      CommitThread::Deps{.run_folder = config_.checkpoint_dir,
-                         .generation = deps_.order.generation,
-                         .retention = {.keep = config_.checkpoint_keep,
-                                       .keep_every = config_.checkpoint_keep_every,
-                                       .keep_best = config_.checkpoint_keep_best},
-                         .file_system = deps_.file_system,
-                         .link = deps_.link,
-                         .clock = deps_.clock,
-                         .check_fence = deps_.check_fence,
-                         .recreate_folder = deps_.recreate_folder,
-                         // This function owns what it uses, because the rank may leave while the commit thread reads
-                         // all data.
-                         .describe_data = [corpus = deps_.corpus, restored_hash = deps_.restored_content_hash,
-                                           run_folder = config_.checkpoint_dir, check_fence = deps_.check_fence,
-                                           reported = std::string()](ManifestData& data) mutable {
-                           std::string warning = DescribeData(*corpus, restored_hash, data);
-                           if (warning.empty()) warning = RecordDataIdentity(*corpus, run_folder, data, check_fence);
-                           return std::exchange(reported, warning) == warning ? "" : warning;
-                         }});
+  commits_ = std::make_unique<CommitThread>(CommitThread::Deps{
+      .run_folder = config_.checkpoint_dir,
+      .generation = deps_.order.generation,
+      .retention = {.keep = config_.checkpoint_keep,
+                    .keep_every = config_.checkpoint_keep_every,
+                    .keep_best = config_.checkpoint_keep_best},
+      .file_system = deps_.file_system,
+      .link = deps_.link,
+      .clock = deps_.clock,
+      .check_fence = deps_.check_fence,
+      .recreate_folder = deps_.recreate_folder,
+      // This function owns what it uses, because the rank may leave while the commit thread reads
+      // all data.
+      .describe_data = [corpus = deps_.corpus, restored_hash = deps_.restored_content_hash,
+                        run_folder = config_.checkpoint_dir, host = deps_.order.host, check_fence = deps_.check_fence,
+                        reported = std::string()](ManifestData& data) mutable {
+        std::string warning = DescribeData(*corpus, restored_hash, data);
+        if (warning.empty()) warning = RecordDataIdentity(*corpus, run_folder, host, data, check_fence);
+        return std::exchange(reported, warning) == warning ? "" : warning;
+      }});
 }
 
 Saver::~Saver() = default;

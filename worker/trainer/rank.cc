@@ -17,8 +17,10 @@
 #include "worker/numerics/loss_scaler.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/parallelize.h"
+#include "worker/saving/sentences.h"
 #include "worker/saving/state.h"
 #include "worker/trainer/initial_weights.h"
+#include "worker/trainer/other_data.h"
 #include "worker/trainer/rank_strategy.h"
 #include "worker/trainer/restore.h"
 #include "worker/trainer/run_folder.h"
@@ -118,6 +120,39 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
       << (order.config.allow_data_change ? "checkpoint.allow_data_change is true" : "train.data.uneven is join")
       << ", so the job continues" << std::endl;
   return absl::OkStatus();
+}
+
+// On rank 0: what the data of the hosts are compared with.
+DataOfCheckpoint DataOf(const StartOrder& order, const Checkpoint* checkpoint) {
+  if (checkpoint == nullptr) return {};
+  const std::string& hash = checkpoint->manifest().data.content_hash;
+  return {.content_hash = hash, .host = RecordedHost(order.config.checkpoint_dir, hash)};
+}
+
+// Collective, at a restart, before the data is tokenized. If rank 0 has other data than the checkpoint that it has
+// chosen, all ranks compare theirs, because the data may be wrong on some hosts only. On the other ranks `chosen` is
+// null.
+absl::Status CompareDataOfHosts(const StartOrder& order, const Checkpoint* chosen, Link& link, Rank& rank,
+                                std::ostream& log) {
+  if (!order.restart_step.has_value() || order.config.allow_data_change) return absl::OkStatus();
+  link.ReportProgress(Phase::kLoad, 0);  // rank 0 may read all data, for which joining would have too little time
+  const Corpus& corpus = *rank.inputs.train.corpus;
+  absl::Status own;
+  if (chosen != nullptr) {
+    own = CheckData(order, chosen->manifest().data, corpus, log);
+    if (!own.ok()) own = absl::Status(own.code(), absl::StrCat(own.message(), "; ", chosen->path()));
+  }
+  RETURN_IF_ERROR(rank.world().MonitoredBarrier(kReadyLimit)) << "while rank 0 compares its data with the checkpoint";
+  // An empty sentence is not returned.
+  ASSIGN_OR_RETURN(const std::vector<std::string> differences, ShareSentences(own.message(), rank.world()),
+                   << "while comparing the data with the checkpoint");
+  link.ReportProgress(Phase::kJoining, 0);
+  if (differences.empty()) return absl::OkStatus();
+  if (own.ok()) own = absl::AbortedError(absl::StrCat("rank 0 cannot resume: ", differences[0]));
+  const auto content_hash = [&corpus] { return corpus.Fingerprint().content_hash; };
+  // If hosts may have other files, the checkpoint describes only those of rank 0.
+  return RefuseDataOrHosts(order, rank.inputs.checkpoint, content_hash, order.config.data.joins_uneven, rank.world(),
+                           &link, std::move(own));
 }
 
 // Checks that this job computes what the job of the checkpoint computed. `changes` gets the keys that differ. All ranks
@@ -285,6 +320,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
     // but not that of the phase load (coordinator/handlers/tick.cc).
     link.ReportProgress(Phase::kLoad, 0);
     ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, choosing_time));
+    rank->inputs.checkpoint = DataOf(order, point.checkpoint.get());
   }
   // A job that cannot be trained is refused here, because after this the rank waits for the others.
   ASSIGN_OR_RETURN(rank->model, MakePart(order, rank->device, /*tensor_group=*/nullptr));
@@ -293,8 +329,9 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   if (rank->tensor_group != nullptr) {
     ASSIGN_OR_RETURN(rank->model, MakePart(order, rank->device, rank->tensor_group.get()));
   }
+  RETURN_IF_ERROR(CompareDataOfHosts(order, point.checkpoint.get(), link, *rank, log));
   RETURN_IF_ERROR(TokenizeData(order, {.link = &link}, rank->world(), rank->inputs, log));
-  RETURN_IF_ERROR(AgreeOnData(order, rank->world(), rank->inputs, log));
+  RETURN_IF_ERROR(AgreeOnData(order, rank->world(), link, rank->inputs, log));
   link.ReportProgress(Phase::kLoad, 0);
   const absl::Time agreement_began = clock.TimeNow();
   ASSIGN_OR_RETURN(std::optional<AnnouncedCheckpoint> announced, AgreeOnRestorePoint(order, point, rank->world()));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,6 +14,7 @@
 #include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/saving/sentences.h"
+#include "worker/trainer/other_data.h"
 #include "worker/trainer/restore.h"
 
 namespace trainyard {
@@ -91,10 +93,18 @@ void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& lo
   }
 }
 
+// Collective.
+absl::Status Refuse(const StartOrder& order, Communicator& world, Link& link, const RankData& data,
+                    absl::Status refusal) {
+  const auto content_hash = [&data] { return data.train.corpus->Fingerprint().content_hash; };
+  return RefuseDataOrHosts(order, data.checkpoint, content_hash, /*only_rank_zero=*/false, world, &link,
+                           std::move(refusal));
+}
+
 // Collective. Every rank counts the targets of all ranks from its own samples. If documents are separate and made of
 // bytes, the number of targets in a sample depends on the sizes of the files, so each file must have
 // the same size on all ranks.
-absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, const RankData& data) {
+absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, Link& link, const RankData& data) {
   const bool is_bytes = data.train.plan == nullptr && order.config.data.csv.empty();
   if (!order.config.data.separate_documents || !is_bytes) return absl::OkStatus();
   std::string documents = DocumentsText(*data.train.corpus);
@@ -104,9 +114,11 @@ absl::Status CheckSameDocuments(const StartOrder& order, Communicator& world, co
   if (std::all_of(all.begin(), all.end(), [&](const std::string& each) { return each == all[0]; })) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      "train.data.separate_documents: each file is a document, but the ranks see files of different sizes; give "
-      "all hosts the same files (train.data.uneven: join does not work with separate documents)");
+  return Refuse(
+      order, world, link, data,
+      absl::InvalidArgumentError(
+          "train.data.separate_documents: each file is a document, but the ranks see files of different sizes; give "
+          "all hosts the same files (train.data.uneven: join does not work with separate documents)"));
 }
 
 }  // namespace
@@ -129,8 +141,8 @@ bool DividesModel(const TrainConfig& config) { return config.parallel.stages > 1
 
 int64_t SampleLength(const TrainConfig& config) { return config.sequence_length(); }
 
-absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log) {
-  RETURN_IF_ERROR(CheckSameDocuments(order, world, data));
+absl::Status AgreeOnData(const StartOrder& order, Communicator& world, Link& link, RankData& data, std::ostream& log) {
+  RETURN_IF_ERROR(CheckSameDocuments(order, world, link, data));
   const std::vector<int64_t> own_counts = CountSamples(order.config, data);
   const auto columns = static_cast<int64_t>(own_counts.size());
   at::Tensor own = at::empty({columns}, at::kLong), all = at::empty({order.world_size, columns}, at::kLong);
@@ -158,9 +170,10 @@ absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData&
     }
     const std::string counts = absl::StrJoin(texts, "; ");
     if (!order.config.data.joins_uneven) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("train.data.uneven is 'refuse', but the ranks do not see the same number of ", counts,
-                       "; give all hosts the same files, or choose join to use the smallest number everywhere"));
+      return Refuse(order, world, link, data,
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "train.data.uneven is 'refuse', but the ranks do not see the same number of ", counts,
+                        "; give all hosts the same files, or choose join to use the smallest number everywhere")));
     }
     if (order.rank == 0)
       log << "warning: train.data.uneven: all ranks use the smallest number: " << counts << std::endl;

@@ -18,6 +18,7 @@
 #include "worker/collectives/communicator.h"
 #include "worker/data/batches.h"
 #include "worker/data/corpus.h"
+#include "worker/data/data_check.h"
 #include "worker/data/pieces.h"
 #include "worker/data/records.h"
 #include "worker/data/text_encoder.h"
@@ -73,6 +74,7 @@ struct RankData {
   std::vector<int64_t> recorded_samples;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
   std::string evaluation_hash;                 // the same on all ranks
+  DataOfCheckpoint checkpoint;                 // on rank 0, if a checkpoint was chosen
 };
 
 // The sizes of the files in their order, as a text to compare or hash. If each file is a document, equal texts mean
@@ -99,13 +101,14 @@ struct TokenizeOptions {
 };
 
 // Collective. Reports its progress in the log of rank 0. Possible errors: InvalidArgument, the same on all ranks, which
-// lists lines that cannot be used, or says that the ranks have different files; the errors of the file system on the
-// ranks where they occur, and Aborted on the others; those of a Collective.
+// lists lines that cannot be used, or says that the ranks have different files (RefuseDataOrHosts); the errors of the
+// file system, and Unknown if a file was changed while it was read, on the ranks where they occur, and Aborted on the
+// others; those of a Collective.
 absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& options, Communicator& world, RankData& data,
                           std::ostream& log);
 
-// Collective. Possible errors: InvalidArgument, the same on all ranks; those of a Collective.
-absl::Status AgreeOnData(const StartOrder& order, Communicator& world, RankData& data, std::ostream& log);
+// Collective. Possible errors: InvalidArgument, the same on all ranks, and those of RefuseDataOrHosts.
+absl::Status AgreeOnData(const StartOrder& order, Communicator& world, Link& link, RankData& data, std::ostream& log);
 
 // Local, after AgreeOnData. `before` is ManifestData::samples of the checkpoint from which the run resumes. The order
 // of the samples depends on these numbers, and a run that resumes on other hosts may find others. If there are at least

@@ -86,8 +86,9 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
                                               AnnouncedCheckpoint announced, Communicator& communicator,
                                               LoadCheckpoint load);
 
-// Returns whether the only problem is that this host does not see the checkpoint, fails to read it, or has a trainer
-// that is too old to read it. Another host may read it, or this host may read it later.
+// Returns whether the only problem is that this host does not see the checkpoint, fails to read it, has a trainer that
+// is too old to read it, or lacks the data of the job or has other data. Another host may resume the job, or this host
+// later.
 bool IsCheckpointMissing(const absl::Status& status);
 absl::Status CheckpointMissing(absl::Status status);  // makes IsCheckpointMissing true for the error
 

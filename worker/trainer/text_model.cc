@@ -59,7 +59,8 @@ absl::Status AddTokenizer(const std::string& path, const std::string& config, Te
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   const std::string folder = is_folder ? path : std::filesystem::path(path).parent_path().string();
-  const auto generation = ReadFile(JoinPath(folder, kGenerationConfigName), kGenerationConfigBytesMax);
+  const auto generation = ReadRegularFile(JoinPath(folder, kGenerationConfigName), kGenerationConfigBytesMax);
+  if (!generation.ok() && !absl::IsNotFound(generation.status())) return generation.status();
   AddEndTokens(generation.ok() ? *generation : config, text_model.ends);
   return absl::OkStatus();
 }

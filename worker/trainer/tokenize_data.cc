@@ -15,6 +15,7 @@
 #include "worker/data/token_cache.h"
 #include "worker/data/token_samples.h"
 #include "worker/saving/sentences.h"
+#include "worker/trainer/other_data.h"
 #include "worker/trainer/rank_data.h"
 #include "worker/trainer/run_folder.h"
 
@@ -31,13 +32,15 @@ constexpr size_t kOrderBytes = 32;
 
 class Tokenizing {
  public:
+  // `checkpoint`: see RefuseDataOrHosts; nothing for held-out files, which no checkpoint describes.
   Tokenizing(const StartOrder& order, const TokenizeOptions& options, Communicator& world, DataSet& data,
-             bool is_held_out, std::ostream& log)
+             const DataOfCheckpoint& checkpoint, bool is_held_out, std::ostream& log)
       : order_(order),
         options_(options),
         world_(world),
         data_(data),
         plan_(*data.plan),
+        checkpoint_(checkpoint),
         is_held_out_(is_held_out),
         log_(log) {}
 
@@ -113,10 +116,12 @@ class Tokenizing {
   // ranks, unless the job allows hosts to have different files (train.data.uneven: join).
   absl::StatusOr<std::string> AgreeOnKey() {
     const Corpus& corpus = *data_.corpus;
-    const absl::Status made = MakeCacheRoot(root_);
+    absl::Status made = MakeCacheRoot(root_);
     std::string key = RecordedContent(root_, order_.host, corpus.identity());
     if (key.empty()) {
       key = corpus.Fingerprint().content_hash;
+      // A file that was changed while it was read would have a key that belongs to no version of its content.
+      made.Update(corpus.CheckUntouched());
       // Without the record the next start reads the files again, which is only slower.
       if (made.ok()) RecordContent(root_, order_.host, corpus.identity(), key).IgnoreError();
     }
@@ -141,12 +146,14 @@ class Tokenizing {
       RETURN_IF_ERROR(CheckSameTokenizer());
       return key;
     }
-    return absl::InvalidArgumentError(absl::StrCat(
+    const absl::Status refusal = absl::InvalidArgumentError(absl::StrCat(
         data_.key, ": the content of the files, or of the tokenizer, differs from that of rank 0 on ",
         RanksText(others), "; give all hosts the same files",
         joins ? " (train.data.uneven: join needs samples that all have the same number of targets, so it does not work "
                 "with prompts, labels or separate_documents, nor with pipelines or tensor parallelism)"
               : ""));
+    return RefuseDataOrHosts(
+        order_, checkpoint_, [&key] { return key; }, /*only_rank_zero=*/false, world_, options_.link, refusal);
   }
 
   static std::string RanksText(const std::vector<size_t>& ranks) {
@@ -204,7 +211,10 @@ class Tokenizing {
     Made made;
     if (!plan_.in_place() && folder.HasChunk(piece)) return made;
     made.piece = Tokenize(plan_.pieces[piece]);
-    if (made.piece.num_problems == 0 && !plan_.in_place()) made.status = folder.PublishChunk(piece, made.piece.chunk);
+    // The key of the cache belongs to the content that the file had when it was opened.
+    made.status = data_.corpus->CheckUntouched(plan_.pieces[piece].file);
+    const bool may_publish = made.status.ok() && made.piece.num_problems == 0;
+    if (may_publish && !plan_.in_place()) made.status = folder.PublishChunk(piece, made.piece.chunk);
     made.piece.chunk.clear();
     return made;
   }
@@ -402,6 +412,7 @@ class Tokenizing {
   Communicator& world_;
   DataSet& data_;
   const TokenPlan& plan_;
+  const DataOfCheckpoint checkpoint_;
   const bool is_held_out_;
   std::ostream& log_;
   std::string root_;
@@ -419,7 +430,7 @@ bool MustCompareBytes(const StartOrder& order) {
 
 // Collective. Reads all files. Without this check, the first stage of a pipeline might take inputs from other bytes
 // than those from which the last stage takes targets. This would stay unnoticed if both had equally many samples.
-absl::Status CompareBytes(Communicator& world, const RankData& data) {
+absl::Status CompareBytes(const StartOrder& order, Communicator& world, Link* link, const RankData& data) {
   std::string hashes = data.train.corpus->Fingerprint().content_hash, keys = data.train.key;
   if (data.held_out.corpus != nullptr) {
     absl::StrAppend(&hashes, " ", data.held_out.corpus->Fingerprint().content_hash);
@@ -432,10 +443,13 @@ absl::Status CompareBytes(Communicator& world, const RankData& data) {
     if (all[rank] != all[0]) others.push_back(rank);
   }
   if (others.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(keys, ": the content of the files differs from that of rank 0 on ",
-                   others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "),
-                   "; stages and tensor ranks compute parts of the same samples, so give all hosts the same files"));
+  const auto content_hash = [&data] { return data.train.corpus->Fingerprint().content_hash; };
+  return RefuseDataOrHosts(
+      order, data.checkpoint, content_hash, /*only_rank_zero=*/false, world, link,
+      absl::InvalidArgumentError(absl::StrCat(
+          keys, ": the content of the files differs from that of rank 0 on ", others.size() == 1 ? "rank " : "ranks ",
+          absl::StrJoin(others, ", "),
+          "; stages and tensor ranks compute parts of the same samples, so give all hosts the same files")));
 }
 
 }  // namespace
@@ -446,13 +460,13 @@ absl::Status TokenizeData(const StartOrder& order, const TokenizeOptions& option
   if (data.train.plan == nullptr && !compares_bytes) return absl::OkStatus();
   if (options.link != nullptr) options.link->ReportProgress(Phase::kTokenize, 0);
   if (compares_bytes) {
-    RETURN_IF_ERROR(CompareBytes(world, data));
+    RETURN_IF_ERROR(CompareBytes(order, world, options.link, data));
     if (options.link != nullptr) options.link->ReportProgress(Phase::kJoining, 0);
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(Tokenizing(order, options, world, data.train, /*is_held_out=*/false, log).Run());
+  RETURN_IF_ERROR(Tokenizing(order, options, world, data.train, data.checkpoint, /*is_held_out=*/false, log).Run());
   if (data.held_out.plan != nullptr) {
-    RETURN_IF_ERROR(Tokenizing(order, options, world, data.held_out, /*is_held_out=*/true, log).Run());
+    RETURN_IF_ERROR(Tokenizing(order, options, world, data.held_out, {}, /*is_held_out=*/true, log).Run());
   }
   if (options.link != nullptr) options.link->ReportProgress(Phase::kJoining, 0);
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -105,6 +106,15 @@ TEST_F(WeightFilesTest, FolderWithOtherFormats_NamesThem) {
   EXPECT_TRUE(absl::IsNotFound(WeightFiles::Open(model_).status()));
   EXPECT_THAT(OpenError(), AllOf(HasSubstr("has neither model.safetensors nor model.safetensors.index.json"),
                                  HasSubstr("it has pytorch_model.bin, which is another format")));
+}
+
+TEST_F(WeightFilesTest, ALinkWithoutATarget_OrAFifo_IsNamed) {
+  std::filesystem::create_symlink("../blobs/missing", JoinPath(model_, kWeightsName));
+  EXPECT_THAT(OpenError(), HasSubstr("cannot open " + JoinPath(model_, kWeightsName)));
+
+  std::filesystem::remove(JoinPath(model_, kWeightsName));
+  ASSERT_EQ(mkfifo(JoinPath(model_, kWeightsIndexName).c_str(), 0600), 0);
+  EXPECT_THAT(OpenError(), HasSubstr("model.safetensors.index.json is a FIFO"));
 }
 
 TEST_F(WeightFilesTest, HostileIndex_IsRefusedWithEveryProblem) {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -253,6 +254,36 @@ TEST_F(CorpusTest, TheFingerprintDistinguishesContentAndFiles) {
 
   Write("t", "some texts");
   EXPECT_NE((*Corpus::Open(options))->Fingerprint().files_hash, before.files_hash);
+}
+
+TEST_F(CorpusTest, AFileThatBecomesShorter_EndsTheProcessWithItsName) {
+  const std::string path = Write("shrinking", std::string(50'000, 'x'));
+  auto corpus = Corpus::Open({.paths = {Write("other", "text"), path}, .length = 2});
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  const auto cut_and_read = [&] {
+    fs::resize_file(path, 100);
+    All(**corpus);
+  };
+
+  EXPECT_EXIT(cut_and_read(), testing::ExitedWithCode(1),
+              "shrinking has become shorter while it was in use: it had 50000 bytes");
+}
+
+TEST_F(CorpusTest, AFileThatIsChanged_IsNamed_AndTheIdentityRemainsThatOfTheOpenedFile) {
+  const std::string path = Write("data", "text");
+  fs::last_write_time(path, fs::last_write_time(path) - std::chrono::hours(1));
+  auto opened = *Corpus::Open({.paths = {Write("other", "text"), path}, .length = 2});
+  ASSERT_TRUE(opened->CheckUntouched().ok()) << opened->CheckUntouched();
+
+  Write("data", "TEXT");
+  auto reopened = *Corpus::Open({.paths = {Path("other"), path}, .length = 2});
+  opened->SetRules("rules");
+  reopened->SetRules("rules");
+
+  EXPECT_TRUE(absl::IsUnknown(opened->CheckUntouched())) << opened->CheckUntouched();
+  EXPECT_THAT(std::string(opened->CheckUntouched().message()), HasSubstr(path + " was changed or replaced"));
+  EXPECT_TRUE(opened->CheckUntouched(1).ok()) << "files are sorted by their paths";
+  EXPECT_NE(opened->identity(), reopened->identity());
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
 namespace {
@@ -80,6 +82,39 @@ TEST(DataCheckTest, ACheckpointMadeWithoutData_ContinuesWithAnyData) {
 
   EXPECT_TRUE(DataSizesMatch(ManifestData{}, now.files));
   EXPECT_TRUE(CheckSameData(ManifestData{}, now.files, now.fingerprint).ok());
+}
+
+TEST(DataCheckTest, TheRecord_HasTheHostAndIsOfOneContentOnly) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(RecordData(folder.path(), "content", "identity", "w1").ok());
+
+  EXPECT_TRUE(DataIsRecorded(folder.path(), "content", "identity"));
+  EXPECT_FALSE(DataIsRecorded(folder.path(), "content", "other"));
+  EXPECT_EQ(RecordedHost(folder.path(), "content"), "w1");
+  EXPECT_EQ(RecordedHost(folder.path(), "other"), "");
+
+  ASSERT_TRUE(RecordData(folder.path(), "content", "identity", "w2").ok());
+  EXPECT_EQ(RecordedHost(folder.path(), "content"), "w2");
+
+  // Earlier versions recorded no host.
+  ASSERT_TRUE(WriteFileAtomically(folder / ".data", R"({"identity":"identity","content_hash":"content"})").ok());
+  EXPECT_TRUE(DataIsRecorded(folder.path(), "content", "identity"));
+  EXPECT_EQ(RecordedHost(folder.path(), "content"), "");
+}
+
+TEST(DataCheckTest, HostsWithOtherDataThanTheCheckpoint_AreFound_UnlessTheDataHasChanged) {
+  const DataOfRank same1{"w1", "x"}, other1{"w1", "y"}, same2{"w2", "x"}, other2{"w2", "y"}, other3{"w3", "z"};
+  const DataOfCheckpoint checkpoint{.content_hash = "x", .host = "w1"};
+  const std::vector<bool> refused;
+
+  EXPECT_EQ(FindHostsWithOtherData(checkpoint, {same1, other2, same2}), std::vector<bool>({false, true, false}));
+  EXPECT_EQ(FindHostsWithOtherData(checkpoint, {other1, same2}), std::vector<bool>({true, false}));
+  EXPECT_EQ(FindHostsWithOtherData(checkpoint, {other2, other3}), std::vector<bool>({true, true}))
+      << "the host that had the data is not among them";
+  EXPECT_EQ(FindHostsWithOtherData(checkpoint, {other1, other3}), refused) << "the data has changed";
+  EXPECT_EQ(FindHostsWithOtherData({.content_hash = "x", .host = ""}, {other2}), refused) << "unknown where it was";
+  EXPECT_EQ(FindHostsWithOtherData({.content_hash = "", .host = "w1"}, {same1, other2}), refused);
+  EXPECT_EQ(FindHostsWithOtherData(checkpoint, {same1, same2}), refused) << "not because of this data";
 }
 
 }  // namespace

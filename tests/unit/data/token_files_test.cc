@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <numeric>
@@ -115,6 +116,17 @@ TEST_F(TokenFilesTest, NanoGptAndMegatronFilesOfEveryType_AreOneStream) {
     EXPECT_EQ(inputs, tokens) << i;
     EXPECT_EQ(targets[19], 100);
   }
+}
+
+// Regression: without its index, a file of 32-bit tokens was read as twice as many tokens of 16 bits.
+TEST_F(TokenFilesTest, AnIndexThatCannotBeOpened_IsAnError_AndDoesNotCountAsMissing) {
+  Write("a.bin", BytesOfTokens<int32_t>({1, 2, 3}));
+  std::filesystem::create_symlink("missing", folder_ / "a.idx");
+
+  EXPECT_THAT(ProblemOf("a.bin"), HasSubstr("cannot open " + (folder_ / "a.idx")));
+
+  std::filesystem::remove(folder_ / "a.idx");
+  EXPECT_EQ(ProblemOf("a.bin"), "") << "a file of 16-bit tokens needs no index";
 }
 
 TEST_F(TokenFilesTest, DocumentsOfAnIndex_CanBeSeparate) {

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -122,6 +124,28 @@ TEST(BpeFile, SpecialTokensThatOnlyTheConfigurationNamesAreFound) {
   EXPECT_EQ(tokenizer->special().padding, -1);
   EXPECT_EQ(tokenizer->vocabulary(), 7) << "a name that the vocabulary lacks gets no id";
   EXPECT_NE(tokenizer->hash(), plain->hash());
+}
+
+// Regression: a configuration that could not be read counted as missing, so its special tokens were lost.
+TEST(BpeFile, AConfigurationThatCannotBeUsed_IsAnErrorWithItsName) {
+  const TemporaryFolder folder;
+  const std::string config = folder / "tokenizer_config.json", map = folder / "special_tokens_map.json";
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer.json", File()).ok());
+  const auto error_of = [&folder] { return std::string(OpenTokenizer(folder.path()).status().message()); };
+  EXPECT_EQ(error_of(), "") << "both files are optional";
+
+  ASSERT_TRUE(WriteFileAtomically(config, R"({"eos_token": "<e)").ok());
+  EXPECT_THAT(error_of(), HasSubstr("tokenizer_config.json is not a JSON object; copy it again"));
+  ASSERT_TRUE(WriteFileAtomically(config, "").ok());
+  EXPECT_THAT(error_of(), HasSubstr("tokenizer_config.json is not a JSON object but an empty file"));
+  ASSERT_TRUE(WriteFileAtomically(config, "{}").ok());
+  EXPECT_EQ(error_of(), "");
+
+  std::filesystem::create_symlink("missing", map);
+  EXPECT_THAT(error_of(), HasSubstr("cannot open " + map)) << "a link without a target";
+  std::filesystem::remove(map);
+  ASSERT_EQ(mkfifo(map.c_str(), 0600), 0);
+  EXPECT_THAT(error_of(), HasSubstr("special_tokens_map.json is a FIFO"));
 }
 
 TEST(BpeFile, OurFileOfTheByteTokenizerReadsBack) {

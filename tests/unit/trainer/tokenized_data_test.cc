@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -12,10 +13,12 @@
 #include "tests/unit/data/small_tokenizer.h"
 #include "tests/unit/trainer/strategies_fixture.h"
 #include "tokenizers/open_tokenizer.h"
+#include "worker/collectives/single_communicator.h"
 #include "worker/data/pieces.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/token_samples.h"
 #include "worker/trainer/rank.h"
+#include "worker/trainer/rank_data.h"
 
 namespace trainyard {
 namespace {
@@ -203,6 +206,38 @@ TEST_F(TokenizedDataTest, AChunkThatTheDiskDamaged_IsMadeAgainByTheNextJob) {
   EXPECT_EQ(*ReadFile(path), good);
   EXPECT_THAT(second->logs[0].str(), HasSubstr("was damaged and is made again"));
   EXPECT_EQ(second->links[0]->steps()[1].loss, first->links[0]->steps()[1].loss);
+}
+
+// Regression: the tokens of the new content were kept under the key of the old content, which later jobs used.
+TEST_F(TokenizedDataTest, AFileThatIsChangedWhileItIsRead_IsNamed_AndItsTokensAreNotKept) {
+  WriteDocuments("data.jsonl", 150);
+  const std::string path = folder_ / "data.jsonl", root = folder_ / ".trainyard-tokens";
+  const StartOrder order = JsonlOrder("run", {"ddp", 1}, 2);
+  const std::unique_ptr<Communicator> alone = NewSingleCommunicator();
+  const auto change = [&] {
+    std::fstream(path, std::ios::in | std::ios::out) << "{\"input_ids\": [9";  // of the same size
+    return false;
+  };
+  for (const bool after_hashing : {true, false}) {
+    SCOPED_TRACE(after_hashing);
+    fs::remove_all(root);
+    fs::last_write_time(path, fs::last_write_time(path) - std::chrono::hours(1));
+    RankData data;
+    std::ostringstream log;
+    ASSERT_TRUE(OpenData(order, data, log).ok());
+    if (!after_hashing) change();
+    TokenizeOptions options;
+    if (after_hashing) options.must_leave = change;
+
+    const absl::Status status = TokenizeData(order, options, *alone, data, log);
+
+    EXPECT_TRUE(absl::IsUnknown(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path + " was changed or replaced while this program read it"));
+    for (const auto& entry : fs::recursive_directory_iterator(root)) {
+      EXPECT_NE(entry.path().extension(), ".chunk");
+      EXPECT_TRUE(after_hashing || entry.is_directory()) << entry.path() << ": the hash was recorded";
+    }
+  }
 }
 
 TEST_F(TokenizedDataTest, AChunkThatWasCutOff_IsMadeAgainByTheNextJob) {
