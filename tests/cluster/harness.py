@@ -12,9 +12,12 @@ build/bin.
 """
 
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import pathlib
+import random
 import shlex
 import shutil
 import signal
@@ -31,6 +34,7 @@ import tokens
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
 FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")
+PORTS_BEGIN = 10_000
 # Long enough to inject faults while it runs; the fixture `undisturbed` has its losses without faults.
 LONG_JOB = {"train__steps": 1000, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
 
@@ -47,10 +51,31 @@ def wait_until(condition, what, seconds=60.0):
         time.sleep(0.02)
 
 
+@functools.cache
+def _ports():
+    """The ports from which `free_port` chooses, in an endless order. They are below those that the kernel chooses for
+    outgoing connections and for port 0, and each worker of pytest-xdist has others."""
+    try:
+        end = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        end = 32_768
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = list(range(PORTS_BEGIN, max(end, PORTS_BEGIN + 10_000)))[worker::workers]
+    begin = random.randrange(len(ports))
+    return itertools.cycle(ports[begin:] + ports[:begin])
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that stays free until the caller's program listens on it, and while that program is restarted: neither the
+    kernel nor another test chooses it."""
+    for port in _ports():
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:  # another program listens on it
+                continue
+        return port
 
 
 def events(text):
