@@ -193,7 +193,7 @@ class Stage:
 
     def hosts(self, count, slots, interval=1.0, traced_job=""):
         """Starts simulated hosts, and returns their process when all of them are attached."""
-        cluster_id = self.cluster._server_info().cluster_id
+        cluster_id = self.cluster.server_info().cluster_id
         client = self.client("hosts", hosts=count, slots=slots, interval=interval, traced_job=traced_job,
                              cluster_id=cluster_id)
         client.wait_for(lambda line: "attached" in line, f"{count} simulated hosts are attached")

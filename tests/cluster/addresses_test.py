@@ -24,7 +24,7 @@ def test_a_port_in_use_is_refused_with_the_address(cluster):
         program = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", address, "--state",
                                                 cluster.folder / "state"])
 
-        assert program.wait(10) not in (0, None)
+        assert program.wait() not in (0, None)
         assert address in program.output() or address.rpartition(":")[2] in program.output(), program.output()
 
 
@@ -33,7 +33,7 @@ def test_a_second_coordinator_on_the_same_state_is_refused(one_host):
                                         f"127.0.0.1:{harness.free_port()}",
                                         "--state", one_host.folder / "coordinator", "--metrics", ""])
 
-    assert program.wait(10) != 0
+    assert program.wait() != 0
     assert str(one_host.folder / "coordinator") in program.output(), program.output()
 
 
@@ -71,7 +71,7 @@ def test_an_address_other_than_loopback_needs_allow_plaintext(cluster, command):
 
     program = cluster.start(name, [harness.BIN / name, *arguments])
 
-    assert program.wait(10) == 2
+    assert program.wait() == 2
     assert "--allow-plaintext" in program.output(), program.output()
 
 
@@ -88,6 +88,6 @@ def test_with_allow_plaintext_a_coordinator_listens_on_all_addresses(cluster):
 
 
 def test_the_metrics_port_refuses_every_path_other_than_metrics(one_host):
-    connection = http.client.HTTPConnection("127.0.0.1", one_host.metrics_port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", one_host.metrics_port, timeout=60)
     connection.request("GET", "/nothing-here")
     assert connection.getresponse().status in (404, 405)

@@ -4,6 +4,7 @@ fact."""
 import os
 import signal
 
+import faulty_trainers
 import harness
 import pytest
 
@@ -51,34 +52,44 @@ def test_killing_a_daemon_while_the_group_forms_causes_no_restart(one_host, tmp_
     assert (view.job.generation, view.job.restarts) == (1, 0)
 
 
+@pytest.fixture
+def slow_host(cluster, tmp_path):
+    """A host whose trainers are slow until the test clears the faults. Trainers of a later daemon have no faults."""
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
+    host.start()
+    host.slow_down()
+    return host
+
+
 @pytest.mark.slow
-def test_an_exit_while_no_daemon_runs_is_reported_with_its_cause(one_host, tmp_path):
-    job = one_host.submit(run_folder=tmp_path / "run", **LONG)
-    view = one_host.wait_for_step(job, 150)
+def test_an_exit_while_no_daemon_runs_is_reported_with_its_cause(cluster, slow_host, tmp_path):
+    job = cluster.submit(run_folder=tmp_path / "run", **LONG)
+    view = cluster.wait_for_step(job, 150)
 
-    kill_worker(one_host)
+    kill_worker(cluster)
     os.kill(view.pid_of(1), signal.SIGKILL)
-    harness.wait_until(lambda: len(rank_files(one_host, job, 1, "exit")) == 2, "both ranks have ended")
-    start_worker(one_host)
+    harness.wait_until(lambda: len(rank_files(cluster, job, 1, "exit")) == 2, "both ranks have ended")
+    start_worker(cluster)
 
-    view = one_host.wait_for_end(job)
+    view = cluster.wait_for_end(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.generation, view.job.restarts) == (2, 1)
-    assert any(event.HasField("state") and "SIGKILL" in event.state.reason for event in one_host.watch(job)) or any(
-        event.HasField("notice") and "SIGKILL" in event.notice.text for event in one_host.watch(job))
+    assert any(event.HasField("state") and "SIGKILL" in event.state.reason for event in cluster.watch(job)) or any(
+        event.HasField("notice") and "SIGKILL" in event.notice.text for event in cluster.watch(job))
 
 
-def test_saves_and_steps_made_while_no_daemon_runs_are_reported_by_the_next_daemon(one_host, tmp_path):
-    job = one_host.submit(run_folder=tmp_path / "run", **LONG)
-    one_host.wait_for_step(job, 50)
+def test_saves_and_steps_made_while_no_daemon_runs_are_reported_by_the_next_daemon(cluster, slow_host, tmp_path):
+    job = cluster.submit(run_folder=tmp_path / "run", **LONG)
+    cluster.wait_for_step(job, 50)
 
-    kill_worker(one_host)
+    kill_worker(cluster)
+    slow_host.clear_faults()
     harness.wait_until(lambda: last_step_on_disk(tmp_path / "run") > 350, "the ranks continue on their own", 60)
-    before = one_host.get(job).job.last_step
-    start_worker(one_host)
+    before = cluster.get(job).job.last_step
+    start_worker(cluster)
 
-    steps = [event.step.step for event in one_host.watch(job) if event.HasField("step")]
-    view = one_host.get(job)
+    steps = [event.step.step for event in cluster.watch(job) if event.HasField("step")]
+    view = cluster.get(job)
     assert before < 350
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.generation, view.job.restarts) == (1, 0)
@@ -107,8 +118,8 @@ def test_a_daemon_with_the_name_or_state_of_another_is_refused(one_host):
     by_name = start_worker(one_host, state="worker-other")
     by_state = start_worker(one_host, name="h2")
 
-    assert by_name.wait(30) == 1
-    assert by_state.wait(30) == 1
+    assert by_name.wait() == 1
+    assert by_state.wait() == 1
     assert "another daemon named h1 is attached" in by_name.output() and "--name" in by_name.output()
     assert "belongs to another worker daemon" in by_state.output() and "--state" in by_state.output()
 

@@ -37,7 +37,7 @@ def garbage():
 
 def send(address, data):
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.settimeout(0.2)
         try:
             connection.sendall(data)
@@ -76,23 +76,23 @@ def test_an_oversized_request_is_refused_and_uses_no_memory(cluster, stubs):
 
     for _ in range(5):
         try:
-            cluster.jobs.Cancel(request, timeout=20)
+            cluster.jobs.Cancel(request, timeout=60)
             raise AssertionError("a message of 20 MB was accepted")
         except grpc.RpcError as error:
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
         try:
-            cluster.jobs.Cancel(large, timeout=20)
+            cluster.jobs.Cancel(large, timeout=60)
             raise AssertionError("a reason of 2 MB was accepted")
         except grpc.RpcError as error:
             assert error.code() == grpc.StatusCode.INVALID_ARGUMENT and "at most 4000 are accepted" in error.details()
     for _ in range(5):  # last, because this ends the connection
         try:
-            cluster.jobs.List(stubs.service.ListRequest(), timeout=20, metadata=[("big", "y" * (1 * MEGABYTE))])
+            cluster.jobs.List(stubs.service.ListRequest(), timeout=60, metadata=[("big", "y" * (1 * MEGABYTE))])
             raise AssertionError("metadata of 1 MB was accepted")
         except grpc.RpcError as error:
             assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE), error
 
-    harness.wait_until(lambda: cluster._server_info() is not None, "the coordinator answers", 20)
+    cluster.server_info()
     assert processes.resident_bytes(cluster.coordinator.pid) < before + 100 * MEGABYTE
 
 
@@ -120,7 +120,7 @@ def test_ten_thousand_submissions_in_a_burst_are_accepted_up_to_the_limit(cluste
         calls = [pool.submit(submit, number) for number in range(JOBS_UNFINISHED + extra)]
         while not all(one.done() for one in calls):
             begin = time.monotonic()
-            assert cluster.jobs.GetServerInfo(stubs.service.GetServerInfoRequest(), timeout=20).version
+            assert cluster.jobs.GetServerInfo(stubs.service.GetServerInfoRequest(), timeout=60).version
             latencies.append(time.monotonic() - begin)
             time.sleep(0.2)
         for one in calls:
@@ -128,8 +128,8 @@ def test_ten_thousand_submissions_in_a_burst_are_accepted_up_to_the_limit(cluste
 
     assert codes == {"OK": JOBS_UNFINISHED, "RESOURCE_EXHAUSTED": extra}
     assert max(latencies) < 10, f"{max(latencies):.1f} s"
-    assert cluster._server_info().jobs_unfinished == JOBS_UNFINISHED
-    metrics = urllib.request.urlopen(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=20).read().decode()
+    assert cluster.server_info().jobs_unfinished == JOBS_UNFINISHED
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=60).read().decode()
     counts = [line for line in metrics.splitlines() if line.startswith("trainyard_rpcs_total") and "Submit" in line]
     refused = [int(float(line.split()[-1])) for line in counts if "RESOURCE_EXHAUSTED" in line.upper()]
     assert refused == [extra], counts
@@ -147,7 +147,7 @@ def test_readers_of_output_that_never_read_use_little_memory_and_delay_nobody(on
               "sys.stdout.flush(); time.sleep(600)")
     job = one_host.jobs.Submit(stubs.service.SubmitRequest(
         spec=stubs.job.JobSpec(name="talks", command=stubs.job.Command(argv=["python3", "-c", script], workdir="/tmp"),
-                               resources=stubs.job.Resources(ranks=1)), default_run_root="/tmp"), timeout=10).job_id
+                               resources=stubs.job.Resources(ranks=1)), default_run_root="/tmp"), timeout=60).job_id
     one_host.wait_for_state(job, "RUNNING")
     before = processes.resident_bytes(one_host.coordinator.pid)
     request = stubs.service.LogsRequest(job_id=job, follow=True)

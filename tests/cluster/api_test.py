@@ -11,11 +11,12 @@ import types
 import grpc
 import pytest
 
+import faulty_trainers
 import harness
 import http_client
 import tokens
 
-SHORT_S = 10
+SHORT_S = 60
 
 
 def details_of(stubs, error):
@@ -272,11 +273,11 @@ def test_streams_end_when_their_reader_disconnects(one_host, stubs):
     before = streams()
     readers = [one_host.start_trainctl("--coordinator", one_host.coordinator.address, *verb, job)
                for verb in (("watch",), ("logs", "-f")) for _ in range(4)]
-    harness.wait_until(lambda: streams() >= before + 8, "the readers are connected", 30)
+    harness.wait_until(lambda: all(reader.output() for reader in readers), "all readers have read something")
     for reader in readers:
         reader.signal(signal.SIGKILL)
         reader.wait()
-    harness.wait_until(lambda: streams() <= before, "the coordinator has closed their streams", 30)
+    harness.wait_until(lambda: streams() <= before, "the coordinator has closed their streams")
 
 
 def test_submit_is_repeated_across_a_restart_and_submits_once(cluster, stubs):
@@ -296,20 +297,24 @@ def test_submit_is_repeated_across_a_restart_and_submits_once(cluster, stubs):
     assert "must be 8 to 32 characters" in cluster.trainctl("submit", path, "--job-id", "NO", expect=2).stderr
 
 
-def test_get_then_watch_continues_without_loss_or_repetition(one_host, stubs):
-    job = one_host.submit(train__steps=400, train__evaluate={"every_steps": 50, "batches": 1})
-    one_host.wait_for_step(job, 60)
-    seen = one_host.get(job).job
+def test_get_then_watch_continues_without_loss_or_repetition(cluster, tmp_path, stubs):
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
+    host.start()
+    host.slow_down()  # so that the job has not ended when it is read
+    job = cluster.submit(train__steps=400, train__evaluate={"every_steps": 50, "batches": 1})
+    cluster.wait_for_step(job, 60)
+    seen = cluster.get(job).job
+    host.clear_faults()
     request = stubs.service.WatchRequest(job_id=job, after_sequence=seen.resource_version, after_step=seen.last_step,
                                          after_eval_step=seen.last_eval_step)
 
-    events = list(one_host.jobs.Watch(request, timeout=60))
+    events = list(cluster.jobs.Watch(request, timeout=240))
 
     assert [event.step.step for event in events if event.HasField("step")] == list(range(seen.last_step + 1, 401))
     evaluations = [event.eval.step for event in events if event.HasField("eval")]
     assert evaluations == list(range(seen.last_eval_step + 50, 401, 50))
     assert events[-1].state.state == stubs.service.JOB_STATE_SUCCEEDED
-    whole = one_host.watch(job)
+    whole = cluster.watch(job)
     stored = [event.sequence for event in whole if event.WhichOneof("kind") in ("notice", "checkpoint")]
     assert [event.sequence for event in events if event.WhichOneof("kind") in ("notice", "checkpoint")] == [
         sequence for sequence in stored if sequence > seen.resource_version]
@@ -405,7 +410,7 @@ def test_calls_wait_for_a_busy_coordinator_no_longer_than_their_deadline(cluster
         begin = time.monotonic()
         with pytest.raises(grpc.RpcError) as late:
             cluster.jobs.List(stubs.service.ListRequest(), timeout=0.3)
-        assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() - begin < 5
+        assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() - begin < 30
     finally:
         cluster.coordinator.signal(signal.SIGCONT)
     assert call(cluster, "GetServerInfo").version

@@ -87,7 +87,7 @@ def test_a_job_killed_at_every_point_of_a_save_resumes_from_the_newest_checkpoin
         kills += 1
         print(f"{kills}: {fault}", flush=True)
 
-    harness.wait_until(lambda: cluster._server_info(), "the coordinator answers", 15)
+    cluster.server_info()
     last_step = cluster.get(job).job.last_step
     cluster.wait_for_step(job, last_step + 2 * SAVE_EVERY)
     cluster.trainctl("cancel", job)
@@ -122,8 +122,7 @@ def test_a_lost_store_loses_no_checkpoint(cluster, tmp_path):
         shutil.rmtree(tmp_path / name)
 
     restart()
-    harness.wait_until(lambda: cluster._server_info() and cluster._server_info().hosts == 2,
-                       "both daemons are attached", 30)
+    harness.wait_until(lambda: cluster.server_info().hosts == 2, "both daemons are attached")
     job = cluster.submit(run_folder=run, flags=["--resume"], train__steps=complete + 20)
 
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"

@@ -94,12 +94,7 @@ class WallClock:
             environment.setenv("CLOCK_BACK", str(self.file))
             environment.setenv("LD_PRELOAD", str(library))
             cluster.start_coordinator()
-            hosts = cluster._server_info().hosts
-            cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address,
-                                        "--slots", 2,
-                                        "--name", "h1", "--state", folder / "worker-h1", "--metrics", "", "--health",
-                                        ""])
-        harness.wait_until(lambda: cluster._server_info().hosts > hosts, "worker h1 attaches")
+            cluster.start_worker("h1", 2, "--metrics", "", "--health", "", binary=programs / "trainyard-worker")
 
     def go_back(self):
         self.file.touch()

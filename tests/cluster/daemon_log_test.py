@@ -17,16 +17,16 @@ def test_sighup_reopens_the_file_and_reads_the_level_again(cluster):
     log.rename(cluster.folder / "old.log")
     cluster.coordinator.signal(signal.SIGHUP)
     harness.wait_until(lambda: log.exists() and "SIGHUP: the level of the log is info" in log.read_text(),
-                       "the file is opened again", 10)
+                       "the file is opened again")
     worker = cluster.start_worker("h1")
-    harness.wait_until(lambda: "host h1 attached" in log.read_text(), "events are logged", 10)
+    harness.wait_until(lambda: "host h1 attached" in log.read_text(), "events are logged")
 
     config.write_text("log: {levle: debug}\n")
     cluster.coordinator.signal(signal.SIGHUP)
     harness.wait_until(lambda: "the level of the log is unchanged" in log.read_text() and "levle" in log.read_text(),
-                       "the problem is logged", 10)
+                       "the problem is logged")
     worker.signal(signal.SIGHUP)
-    harness.wait_until(lambda: "SIGHUP: the level of the log is info" in worker.output(), "the daemon reads it too", 10)
+    harness.wait_until(lambda: "SIGHUP: the level of the log is info" in worker.output(), "the daemon reads it too")
     assert cluster.coordinator.alive() and worker.alive()
     assert "h1" in cluster.trainctl("hosts").stdout
 
@@ -40,7 +40,8 @@ def test_the_file_is_renamed_when_it_is_full(cluster):
         cluster.coordinator.signal(signal.SIGHUP)
         return (cluster.folder / "c.log.2").exists()
 
-    harness.wait_until(log_a_line, "old files are kept", 20)
+    harness.wait_until(log_a_line, "old files are kept")
+    cluster.coordinator.signal(signal.SIGSTOP)  # it may still rename the files for the last signals
     assert not (cluster.folder / "c.log.3").exists()
     assert all(path.stat().st_size <= 1000 for path in cluster.folder.glob("c.log*"))
 

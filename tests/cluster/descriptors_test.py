@@ -22,7 +22,7 @@ def test_coordinator_accepts_more_connections_than_the_soft_limit_of_its_shell(c
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     host, _, port = cluster.coordinator.address.rpartition(":")
 
-    connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2 * LOW_LIMIT)]
+    connections = [socket.create_connection((host, int(port)), timeout=60) for _ in range(2 * LOW_LIMIT)]
     try:
         for connection in connections:
             connection.sendall(PREFACE)
@@ -30,12 +30,12 @@ def test_coordinator_accepts_more_connections_than_the_soft_limit_of_its_shell(c
     finally:
         for connection in connections:
             connection.close()
-    assert cluster._server_info().hosts == 0
+    assert cluster.server_info().hosts == 0
 
 
 def connect(address):
     """Opens a connection; returns it and whether it is answered. A refused connection is closed without an answer."""
-    connection = socket.create_connection(address, timeout=10)
+    connection = socket.create_connection(address, timeout=60)
     try:
         connection.sendall(PREFACE)
         return connection, bool(connection.recv(9))
@@ -55,7 +55,7 @@ def test_coordinator_reserves_descriptors_and_accepts_again_once_connections_clo
     assert not connections[-1][1], "more connections were accepted than there are descriptors"
     # With such a low limit, the coordinator reserves a quarter of the descriptors for the store and other files.
     assert len(os.listdir(f"/proc/{program.pid}/fd")) <= LOW_LIMIT * 3 // 4
-    assert cluster._server_info() is not None, "existing connections must still be served"
+    cluster.server_info()  # existing connections are still served
     for connection, _ in connections:
         connection.close()
 
@@ -64,7 +64,7 @@ def test_coordinator_reserves_descriptors_and_accepts_again_once_connections_clo
         connection.close()
         return answered
 
-    harness.wait_until(served_again, "a new connection is served", 30)
+    harness.wait_until(served_again, "a new connection is served")
 
 
 def test_coordinator_out_of_descriptors_accepts_again_once_its_limit_is_raised(cluster):
@@ -75,9 +75,9 @@ def test_coordinator_out_of_descriptors_accepts_again_once_its_limit_is_raised(c
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(PREFACE)
         harness.wait_until(lambda: "cannot accept a connection now" in program.output(),
-                           "the coordinator has no descriptor left", 30)
+                           "the coordinator has no descriptor left")
 
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, limits)
 
         assert connection.recv(9), "the listener no longer accepts"
-    assert cluster._server_info() is not None
+    cluster.server_info()

@@ -75,8 +75,9 @@ def test_a_coordinator_that_stops_answering_is_no_problem_of_the_hosts(hosts):
     workers = [program for program in hosts.programs if "worker-" in program.log.name]
     for worker in workers:
         worker.signal(signal.SIGSTOP)  # the probes do not end
-    running = hosts.start_trainctl("--coordinator", hosts.coordinator.address, "doctor", *QUICK, "--time-limit", 3)
-    harness.wait_until(lambda: "doctor" in hosts.trainctl("list").stdout, "the probes are submitted")
+    running = hosts.start_trainctl("--coordinator", hosts.coordinator.address, "doctor", *QUICK, "--time-limit", 6)
+    listed = hosts.stubs.service.ListRequest()
+    harness.wait_until(lambda: len(hosts.jobs.List(listed, timeout=60).jobs) == 2, "the probes are submitted")
 
     hosts.coordinator.signal(signal.SIGKILL)
 

@@ -22,16 +22,27 @@ def checkpoints(run_folder):
                   and "." not in path.name)
 
 
+@pytest.fixture
+def slow_host(cluster, tmp_path):
+    """A host whose jobs cannot end before the test has acted: they are slow until it clears the faults."""
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
+    host.start()
+    host.slow_down()
+    return host
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_a_killed_trainer_restarts_the_group_and_changes_no_loss(one_host, tmp_path, undisturbed, rank):
-    job = one_host.submit(run_folder=tmp_path / "run", **LONG)
-    view = one_host.wait_for_step(job, 120)
+def test_a_killed_trainer_restarts_the_group_and_changes_no_loss(slow_host, tmp_path, undisturbed, rank):
+    cluster = slow_host.cluster
+    job = cluster.submit(run_folder=tmp_path / "run", **LONG)
+    view = cluster.wait_for_step(job, 120)
 
     os.kill(view.pid_of(rank), signal.SIGKILL)
+    slow_host.clear_faults()
 
-    events = one_host.watch(job)
-    view = one_host.get(job)
+    events = cluster.watch(job)
+    view = cluster.get(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.restarts, view.job.generation) == (1, 2)
     assert harness.metrics_steps(tmp_path / "run") == undisturbed
@@ -60,17 +71,18 @@ def test_a_job_without_restarts_left_fails_with_the_cause(one_host):
     harness.wait_until(lambda: not harness.trainers(), "no trainer is left")
 
 
-def test_resume_is_bit_equal_to_an_uninterrupted_run(one_host, tmp_path, undisturbed):
-    run = tmp_path / "run"
-    job = one_host.submit(run_folder=run, **LONG)
-    one_host.wait_for_step(job, 130)
-    one_host.trainctl("cancel", job)
-    assert one_host.wait_for_end(job).state_name == "CANCELLED"
+def test_resume_is_bit_equal_to_an_uninterrupted_run(slow_host, tmp_path, undisturbed):
+    cluster, run = slow_host.cluster, tmp_path / "run"
+    job = cluster.submit(run_folder=run, **LONG)
+    cluster.wait_for_step(job, 130)
+    cluster.trainctl("cancel", job)
+    assert cluster.wait_for_end(job).state_name == "CANCELLED"
     assert checkpoints(run)
+    slow_host.clear_faults()
 
-    second = one_host.submit(run_folder=run, flags=["--resume"], **LONG)
+    second = cluster.submit(run_folder=run, flags=["--resume"], **LONG)
 
-    assert one_host.wait_for_end(second).state_name == "SUCCEEDED"
+    assert cluster.wait_for_end(second).state_name == "SUCCEEDED"
     assert harness.metrics_steps(run) == undisturbed
 
 
@@ -125,11 +137,14 @@ def small_memory():
 def test_a_trainer_killed_for_its_memory_is_reported_with_the_limit(small_memory, cluster, tmp_path, undisturbed):
     host = faulty_trainers.FaultyHost(cluster, tmp_path)
     host.start(prefix=small_memory.prefix)
+    host.slow_down()
     job = cluster.submit(run_folder=tmp_path / "run", **LONG)
     cluster.wait_for_step(job, 120)
 
     host.set_fault(1, "eat")
 
+    harness.wait_until(lambda: cluster.get(job).job.generation == 2, "the group restarts")
+    host.clear_faults()
     view = cluster.wait_for_end(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.restarts, view.job.generation) == (1, 2)
@@ -223,10 +238,11 @@ def test_a_job_waits_with_the_reason_if_the_only_host_does_not_share_the_run_fol
     runs = tmp_path / "runs"
     for folder in (runs, tmp_path / "of-h1", tmp_path / "of-h2"):
         folder.mkdir()
+    hosts = faulty_trainers.FaultyHost(cluster, tmp_path)
+    hosts.slow_down()
     cluster.start_coordinator()
     for name in ("h1", "h2"):
-        cluster.start_worker(name, 2, "--metrics", "", "--health", "",
-                             prefix=mounts.in_namespace(f"mount --bind '{tmp_path}/of-{name}' '{runs}'"))
+        hosts.start_worker(name, 2, prefix=mounts.in_namespace(f"mount --bind '{tmp_path}/of-{name}' '{runs}'"))
     job = cluster.submit(run_folder=runs / "a", train__steps=400, train__model={"layers": 2, "heads": 2, "width": 64,
                                                                                "context": 64})
     cluster.wait_for_step(job, 10)
@@ -238,6 +254,7 @@ def test_a_job_waits_with_the_reason_if_the_only_host_does_not_share_the_run_fol
     assert "h1 (cordoned: drained: trainctl drain)" in reason
     assert "that was recorded is not in" in reason and "as host h2 sees it" in reason
     assert cluster.get(job).job.restarts == 0
+    hosts.clear_faults()
     cluster.trainctl("uncordon", "h1")
     view = cluster.wait_for_end(job)
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
@@ -263,12 +280,12 @@ def test_a_run_with_a_full_disk_reports_it_and_continues_when_there_is_space(clu
 
     filler.unlink()
 
-    harness.wait_until(lambda: "can write to its store again" in run.output(), "the run continues by itself", 30)
+    harness.wait_until(lambda: "can write to its store again" in run.output(), "the run continues by itself")
     steps = len(harness.steps_of(harness.events(run.output().rpartition("\n")[0])))
     harness.wait_until(lambda: len(harness.steps_of(harness.events(run.output().rpartition("\n")[0]))) > steps,
                        "steps are shown")
     run.signal(signal.SIGINT)
-    assert run.wait(30) == 130, run.output()
+    assert run.wait() == 130, run.output()
 
 
 def test_a_run_with_a_full_disk_ends_immediately_on_ctrl_c(cluster, tmp_path):
@@ -276,7 +293,7 @@ def test_a_run_with_a_full_disk_ends_immediately_on_ctrl_c(cluster, tmp_path):
 
     run.signal(signal.SIGINT)
 
-    assert run.wait(30) == 130, run.output()
+    assert run.wait() == 130, run.output()
     assert "ended without the coordinator" in run.output()
     harness.assert_nothing_runs()
 

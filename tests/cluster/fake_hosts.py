@@ -11,7 +11,7 @@ AT_ONCE = 50  # streams; each takes a thread of gRPC
 
 def register(cluster, names):
     import trainyard.v1.agent_pb2_grpc as service
-    agent, cluster_id = cluster.stubs.agent, cluster._server_info().cluster_id
+    agent, cluster_id = cluster.stubs.agent, cluster.server_info().cluster_id
     with tokens.dial(cluster.coordinator.address) as channel:
         attach = service.AgentServiceStub(channel).Attach
         for begin in range(0, len(names), AT_ONCE):

@@ -165,8 +165,8 @@ class FaultLoop:
                                             f"one of {[str(each) for each in armed]}; rules "
                                             f"{self.rules.read_text()!r}", seconds)
             armed.remove(fault)
-            alive = bool(processes._stat(pid)) and processes._stat(pid)[0] != "Z"
-            if not alive:  # another fault killed it first: this fault is repeated
+            stat = processes._stat(pid)
+            if stat is None or stat[0] == "Z":  # another fault killed it first: this fault is repeated
                 fault.attempt += 1
                 waiting.insert(0, fault)
                 self.gate(fault).touch()

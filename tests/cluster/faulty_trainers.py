@@ -2,11 +2,13 @@
 
     host = FaultyHost(cluster, tmp_path)
     host.start()
+    host.slow_down()  # so that the job cannot end before the test has acted
     job = cluster.submit(...)
     host.set_fault(1, "spin")  # rank 1, from its next step on; trainer_fault.c lists the faults
     host.clear_faults()
 """
 
+import functools
 import re
 import shutil
 import subprocess
@@ -15,6 +17,7 @@ import harness
 
 # Finds the function that the fault `skip` replaces, in the output of nm.
 SKIPPED = r"^([0-9a-f]+) [tT] .*::Trainer::StartAgreement\(.*\)$"
+RANKS = range(8)  # that can have a fault
 
 
 class FaultyHost:
@@ -23,8 +26,19 @@ class FaultyHost:
         self.folder = folder
         self.programs = folder / "programs"
 
-    def start(self, prefix=()):
-        """Starts a coordinator, and a daemon with two slots whose trainers preload the fault library."""
+    def start(self, slots=2, prefix=()):
+        """Starts a coordinator, and a daemon whose trainers preload the fault library."""
+        self.cluster.start_coordinator()
+        self.start_worker("h1", slots, prefix=prefix)
+
+    def start_worker(self, name, slots, prefix=()):
+        """Starts such a daemon. The ranks of all of them have the same faults."""
+        if not self.programs.exists():
+            self._make_programs()
+        return self.cluster.start_worker(name, slots, "--metrics", "", "--health", "", prefix=prefix,
+                                         binary=self.programs / "trainyard-worker")
+
+    def _make_programs(self):
         self.programs.mkdir()
         library = self.programs / "trainer_fault.so"
         source = harness.ROOT / "tests" / "cluster" / "trainer_fault.c"
@@ -33,24 +47,10 @@ class FaultyHost:
             shutil.copy2(harness.BIN / name, self.programs / name)
         trainer = self.programs / "trainyard-trainer"
         trainer.write_text(f"""#!/bin/sh
-export LD_PRELOAD={library} TRAINER_FAULT={self.folder}/fault.$RANK TRAINER_FAULT_SKIPS={self._skipped_function()}
+export LD_PRELOAD={library} TRAINER_FAULT={self.folder}/fault.$RANK TRAINER_FAULT_SKIPS={_skipped_function()}
 exec {harness.BIN}/trainyard-trainer "$@"
 """)
         trainer.chmod(0o755)
-        self.cluster.start_coordinator()
-        hosts = self.cluster._server_info().hosts
-        self.cluster.start("worker-h1", [*prefix, self.programs / "trainyard-worker", "--coordinator",
-                                         self.cluster.coordinator.address, "--slots", 2, "--name", "h1", "--state",
-                                         self.folder / "worker-h1", "--metrics", "", "--health", ""])
-        harness.wait_until(lambda: self.cluster._server_info().hosts > hosts, "worker h1 attaches")
-
-    @staticmethod
-    def _skipped_function():
-        symbols = subprocess.run(["nm", "-C", harness.BIN / "trainyard-trainer"], check=True, capture_output=True,
-                                 text=True)
-        found = re.search(SKIPPED, symbols.stdout, re.MULTILINE)
-        assert found, f"the trainer has no function {SKIPPED}; choose another that starts a collective"
-        return found[1]
 
     def _file(self, rank):
         return self.folder / f"fault.{rank}"
@@ -61,10 +61,20 @@ exec {harness.BIN}/trainyard-trainer "$@"
         partial.write_text(what)
         partial.replace(self._file(rank))
 
-    def set_all(self, what):
-        for rank in (0, 1):
-            self.set_fault(rank, what)
+    def slow_down(self, ms=10):
+        """Makes each micro-batch take this much longer until the faults are cleared."""
+        for rank in RANKS:
+            self.set_fault(rank, f"slow {ms}")
 
     def clear_faults(self):
-        for rank in (0, 1):
+        for rank in RANKS:
             self._file(rank).unlink(missing_ok=True)
+
+
+@functools.cache
+def _skipped_function():
+    symbols = subprocess.run(["nm", "-C", harness.BIN / "trainyard-trainer"], check=True, capture_output=True,
+                             text=True)
+    found = re.search(SKIPPED, symbols.stdout, re.MULTILINE)
+    assert found, f"the trainer has no function {SKIPPED}; choose another that starts a collective"
+    return found[1]

@@ -12,9 +12,12 @@ build/bin.
 """
 
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import pathlib
+import random
 import shlex
 import shutil
 import signal
@@ -31,6 +34,7 @@ import tokens
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
 FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")
+PORTS_BEGIN = 10_000
 # Long enough to inject faults while it runs; the fixture `undisturbed` has its losses without faults.
 LONG_JOB = {"train__steps": 1000, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
 
@@ -47,10 +51,31 @@ def wait_until(condition, what, seconds=60.0):
         time.sleep(0.02)
 
 
+@functools.cache
+def _ports():
+    """The ports from which `free_port` chooses, in an endless order. They are below those that the kernel chooses for
+    outgoing connections and for port 0, and each worker of pytest-xdist has others."""
+    try:
+        end = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        end = 32_768
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = list(range(PORTS_BEGIN, max(end, PORTS_BEGIN + 10_000)))[worker::workers]
+    begin = random.randrange(len(ports))
+    return itertools.cycle(ports[begin:] + ports[:begin])
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that stays free until the caller's program listens on it, and while that program is restarted: neither the
+    kernel nor another test chooses it."""
+    for port in _ports():
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:  # another program listens on it
+                continue
+        return port
 
 
 def events(text):
@@ -139,7 +164,7 @@ class Program:
         self.popen.send_signal(number)
         if number == signal.SIGSTOP:
             wait_until(lambda: self.popen.poll() is not None or processes.is_stopped(self.popen.pid),
-                       f"process {self.popen.pid} is stopped", 10)
+                       f"process {self.popen.pid} is stopped")
 
 
 class Cluster:
@@ -178,19 +203,22 @@ class Cluster:
         self._wait_for(program, lambda: self._server_info() is not None, "the coordinator answers")
         return program
 
-    def start_worker(self, name, slots=2, *flags, state=None, prefix=()):
-        hosts = wait_until(self._server_info, "the coordinator answers", 15).hosts
-        program = self.start(f"worker-{name}", [*prefix, BIN / "trainyard-worker", "--coordinator",
-                                                self.coordinator.address,
+    def start_worker(self, name, slots=2, *flags, state=None, prefix=(), binary=BIN / "trainyard-worker"):
+        before = self._incarnation_of(name)
+        program = self.start(f"worker-{name}", [*prefix, binary, "--coordinator", self.coordinator.address,
                                                 "--slots", slots, "--name", name, "--state",
                                                 state or self.folder / f"worker-{name}", *flags])
-
-        def is_attached():
-            info = self._server_info()  # None: on a busy machine the answer is late
-            return info is not None and info.hosts > hosts
-
-        self._wait_for(program, is_attached, f"worker {name} attaches")
+        # The coordinator may still list a daemon that was killed.
+        self._wait_for(program, lambda: self._incarnation_of(name) not in (0, before), f"worker {name} attaches")
         return program
+
+    def _incarnation_of(self, name):
+        """The incarnation of the daemon that is attached under this name; 0: none is."""
+        def listed():
+            return self._answer_of(self.jobs.ListHosts, self.stubs.service.ListHostsRequest())
+
+        hosts = wait_until(listed, "the coordinator lists its hosts").hosts
+        return next((host.incarnation for host in hosts if host.name == name and host.attached and host.reachable), 0)
 
     def _wait_for(self, program, condition, what):
         def ready():
@@ -198,24 +226,34 @@ class Cluster:
             return condition()
 
         try:
-            wait_until(ready, what, 15)
+            wait_until(ready, what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{program.output()}") from None
 
+    def server_info(self):
+        """What the coordinator says about itself and its hosts. Waits for the answer, which is late on a busy
+        machine."""
+        return wait_until(self._server_info, "the coordinator answers")
+
     def _server_info(self):
+        return self._answer_of(self.jobs.GetServerInfo, self.stubs.service.GetServerInfoRequest())
+
+    @staticmethod
+    def _answer_of(method, request):
+        """None: there is no answer yet; on a busy machine it is late."""
         try:
-            return self.jobs.GetServerInfo(self.stubs.service.GetServerInfoRequest(), timeout=2)
+            return method(request, timeout=2)
         except grpc.RpcError:
             return None
 
     # trainctl
 
-    def trainctl(self, *arguments, timeout=60, cwd=None, expect=0):
+    def trainctl(self, *arguments, timeout=240, cwd=None, expect=0):
         """Runs trainctl against this cluster until it exits. `expect` None: any exit code."""
         prefix = ["--coordinator", self.coordinator.address] if self.coordinator else []
         return self.run_trainctl(*prefix, *arguments, timeout=timeout, cwd=cwd, expect=expect)
 
-    def run_trainctl(self, *arguments, timeout=60, cwd=None, expect=0):
+    def run_trainctl(self, *arguments, timeout=240, cwd=None, expect=0):
         command = [str(BIN / "trainctl"), *map(str, arguments)]
         popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                  cwd=cwd or self.folder, stdin=subprocess.DEVNULL)
@@ -252,10 +290,10 @@ class Cluster:
         return job_id_of(self.trainctl("submit", path, "--json", *flags).stdout)
 
     def get(self, job_id):
-        job = self.jobs.Get(self.stubs.service.GetRequest(job_id=job_id), timeout=5)
+        job = self.jobs.Get(self.stubs.service.GetRequest(job_id=job_id), timeout=60)
         return JobView(job, self.stubs)
 
-    def wait_for_state(self, job_id, *states, seconds=120.0):
+    def wait_for_state(self, job_id, *states, seconds=240.0):
         def reached():
             view = self.get(job_id)
             assert view.state_name in states or view.state_name not in FINAL_STATES, (
@@ -264,10 +302,10 @@ class Cluster:
 
         return wait_until(reached, f"job {job_id} is {' or '.join(states)}", seconds)
 
-    def wait_for_end(self, job_id, seconds=120.0):
+    def wait_for_end(self, job_id, seconds=240.0):
         return self.wait_for_state(job_id, *FINAL_STATES, seconds=seconds)
 
-    def wait_for_step(self, job_id, step, seconds=120.0):
+    def wait_for_step(self, job_id, step, seconds=240.0):
         def reached():
             view = self.get(job_id)
             assert view.state_name not in FINAL_STATES or view.job.last_step >= step, (
@@ -276,7 +314,7 @@ class Cluster:
 
         return wait_until(reached, f"job {job_id} reaches step {step}", seconds)
 
-    def watch(self, job_id, timeout=60):
+    def watch(self, job_id, timeout=240):
         """Every event of the job until it ends."""
         return list(self.jobs.Watch(self.stubs.service.WatchRequest(job_id=job_id), timeout=timeout))
 
@@ -293,9 +331,9 @@ class Cluster:
         for program in self.programs:
             if program.alive():
                 program.signal(signal.SIGKILL)
-            program.popen.wait(10)
+            program.popen.wait(60)
         processes.kill_descendants()
-        wait_until(lambda: not processes.descendants(), "every process of the test has ended", 10)
+        wait_until(lambda: not processes.descendants(), "every process of the test has ended")
         remove_memory_folders(self.folder)
         if self.coordinator:
             tokens.path_of(self.coordinator.address).unlink(missing_ok=True)

@@ -59,7 +59,7 @@ def without_times(message):
 def over_grpc(cluster, method, request):
     """(code, answer or google.rpc.Status) of a call."""
     try:
-        return 0, getattr(cluster.jobs, method)(request, timeout=10)
+        return 0, getattr(cluster.jobs, method)(request, timeout=60)
     except grpc.RpcError as error:
         status = cluster.stubs.status.Status(code=error.code().value[0], message=error.details())
         for key, value in error.trailing_metadata() or ():
@@ -167,7 +167,7 @@ def test_watch_and_logs_are_lines_of_json(cluster):
     events = [json_format.ParseDict(line["result"], cluster.stubs.service.Event()) for line in watched]
     assert events == cluster.watch(job)
     assert [event.step.step for event in events if event.HasField("step")] == [1, 2, 3, 4, 5]
-    over_rpc = list(cluster.jobs.Logs(cluster.stubs.service.LogsRequest(job_id=job), timeout=20))
+    over_rpc = list(cluster.jobs.Logs(cluster.stubs.service.LogsRequest(job_id=job), timeout=60))
     texts = [base64.b64decode(line["result"]["text"]) for line in printed]
     assert sorted(texts) == sorted(line.text for line in over_rpc)
     assert len(tail) == 1
@@ -214,14 +214,14 @@ def test_viewers_read_without_specs_and_change_nothing(cluster):
     service = cluster.stubs.service
     job = cluster.jobs.Submit(service.SubmitRequest(spec=cluster.stubs.job.JobSpec(
         name="small", command={"argv": ["true"], "env": ["KEY=secret-of-the-job"], "workdir": "/tmp"},
-        resources={"ranks": 1})), timeout=5).job_id
+        resources={"ranks": 1})), timeout=60).job_id
     channel = grpc.insecure_channel(cluster.coordinator.address)
     metadata = [("authorization", f"Bearer {viewer}")]
     jobs = cluster.stubs.service_grpc.JobServiceStub(channel)
     agent = cluster.stubs.agent.DESCRIPTOR.services_by_name["AgentService"]
 
-    seen = jobs.Get(service.GetRequest(job_id=job), timeout=5, metadata=metadata)
-    listed = jobs.List(service.ListRequest(), timeout=5, metadata=metadata)
+    seen = jobs.Get(service.GetRequest(job_id=job), timeout=60, metadata=metadata)
+    listed = jobs.List(service.ListRequest(), timeout=60, metadata=metadata)
     over_http = http_client.post(cluster, "Get", {"job_id": job}, viewer)
 
     assert "secret-of-the-job" in str(cluster.get(job).job)
@@ -250,10 +250,10 @@ def test_actions_are_recorded_with_who_requested_them(lasting):
     http_client.post(lasting, "Pause", {"job_id": job, "reason": "for the night"}, Trainyard_User="anna",
                      User_Agent="test/1.0 (x)")
     lasting.trainctl("resume", job)
-    lasting.jobs.Cancel(lasting.stubs.service.CancelRequest(job_id=job), timeout=5)
+    lasting.jobs.Cancel(lasting.stubs.service.CancelRequest(job_id=job), timeout=60)
 
     texts = [event.notice.text for event in lasting.jobs.ListEvents(
-        lasting.stubs.service.ListEventsRequest(job_id=job), timeout=5).events if event.notice.rule == "operator"]
+        lasting.stubs.service.ListEventsRequest(job_id=job), timeout=60).events if event.notice.rule == "operator"]
 
     assert any(text.startswith("submit requested by the operator at 127.0.0.1:") for text in texts)
     (paused,) = [text for text in texts if text.startswith("pause requested by the operator at 127.0.0.1:")]
@@ -325,11 +325,11 @@ def test_a_caller_cannot_claim_to_be_the_http_port(lasting):
     jobs = lasting.stubs.service_grpc.JobServiceStub(channel)
     request = lasting.stubs.service.CancelRequest(job_id=job)
     with pytest.raises(grpc.RpcError) as failed:
-        jobs.Cancel(request, timeout=5, metadata=metadata)
+        jobs.Cancel(request, timeout=60, metadata=metadata)
     assert failed.value.code() == grpc.StatusCode.UNAUTHENTICATED
     own = ("authorization", f"Bearer {tokens.read(lasting.coordinator.address)}")
-    jobs.Cancel(request, timeout=5, metadata=[*metadata, own])
-    events = lasting.jobs.ListEvents(lasting.stubs.service.ListEventsRequest(job_id=job), timeout=5)
+    jobs.Cancel(request, timeout=60, metadata=[*metadata, own])
+    events = lasting.jobs.ListEvents(lasting.stubs.service.ListEventsRequest(job_id=job), timeout=60)
     assert "another user" not in str(events) and "cancel requested by the operator" in str(events)
     channel.close()
 

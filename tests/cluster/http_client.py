@@ -15,7 +15,7 @@ class Answer:
         return json.loads(self.body)
 
 
-def connect(cluster, timeout=20):
+def connect(cluster, timeout=60):
     return http.client.HTTPConnection("127.0.0.1", cluster.metrics_port, timeout=timeout)
 
 

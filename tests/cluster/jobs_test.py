@@ -168,12 +168,13 @@ def test_status_shows_step_phase_and_report_age_of_every_rank(one_host):
 
     def both_ranks_step():
         status = harness.events(one_host.trainctl("status", job, "--json").stdout)[0]
-        return status if all(rank["last_step"] > 0 for rank in status["ranks"]) else None
+        ranks = status["ranks"]
+        return status if all(rank["last_step"] > 0 and rank["last_report_age_s"] < 5 for rank in ranks) else None
 
-    status = harness.wait_until(both_ranks_step, "both ranks have reported a step")
+    status = harness.wait_until(both_ranks_step, "both ranks have reported a step, the last one recently")
     assert (status["state"], status["generation"]) == ("RUNNING", 1)
     assert [rank["rank"] for rank in status["ranks"]] == [0, 1]
-    assert all(rank["phase"] == "train" and rank["last_report_age_s"] < 5 for rank in status["ranks"])
+    assert all(rank["phase"] == "train" for rank in status["ranks"])
     one_host.trainctl("cancel", job)
     one_host.wait_for_end(job)
 
@@ -190,7 +191,7 @@ def test_submitting_twice_with_the_same_job_id_creates_one_job(one_host):
     spec.train.batch.global_size = 2
     spec.train.steps = 2
 
-    answers = [one_host.jobs.Submit(request, timeout=10) for _ in range(2)]
+    answers = [one_host.jobs.Submit(request, timeout=60) for _ in range(2)]
 
     assert {answer.job_id for answer in answers} == {"retry0001"}
     assert len(one_host.jobs.List(one_host.stubs.service.ListRequest()).jobs) == 1

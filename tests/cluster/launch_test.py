@@ -74,7 +74,7 @@ def test_a_progress_bar_is_shown_while_it_runs_and_its_overwritten_texts_are_lef
 
     assert launch.wait() == 0
     lines = launch.output().splitlines()
-    assert sum("/300" in line for line in lines) < 20
+    assert sum("/300" in line for line in lines) < 100
     assert lines[lines.index("done") - 1].endswith("300/300")
 
 
@@ -143,7 +143,7 @@ def test_a_rank_may_end_early_and_forked_processes_end_with_it(cluster):
 
 def test_ctrl_c_sends_sigterm_to_all_processes_and_then_kills(cluster):
     job = write_command(cluster, "sh", "-c", 'trap "echo asked" TERM; echo ready; while true; do sleep 0.1; done',
-                        command__grace_s=1)
+                        command__grace_s=5)
     run = cluster.start_trainctl("run", job)
     harness.wait_until(lambda: all(f"rank {rank}: ready" in run.output() for rank in (0, 1)), "both ranks run")
 
@@ -217,7 +217,7 @@ def test_a_job_continues_after_its_terminal_is_closed(cluster):
 
     launch.signal(signal.SIGHUP)
 
-    assert launch.wait(20) == 0, launch.output()
+    assert launch.wait() == 0, launch.output()
     (folder,) = temporary.iterdir()
     command = shlex.split((folder / "watch").read_text().splitlines()[0])
     release.touch()
@@ -290,7 +290,7 @@ def test_an_elastic_script_continues_with_fewer_ranks_and_grows_again(cluster):
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         saved = pathlib.Path("saved")
         step = len(saved.read_text().split()) if saved.exists() else 0
-        while step < 1000 and not pathlib.Path("release").exists():
+        while step < 10_000 and not pathlib.Path("release").exists():
             if rank == 0:
                 with saved.open("a") as file:
                     file.write(f"{world}\\n")

@@ -55,5 +55,5 @@ class MemoryCgroup:
         return self
 
     def __exit__(self, *_):
-        harness.wait_until(lambda: not (self._folder / "cgroup.procs").read_text(), "the cgroup is empty", 10)
+        harness.wait_until(lambda: not (self._folder / "cgroup.procs").read_text(), "the cgroup is empty")
         self._folder.rmdir()

@@ -3,12 +3,23 @@
 import json
 import signal
 
+import faulty_trainers
 import harness
 import pytest
 
 SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 8, "micro": 2}}
 FOREVER = {"train__steps": 1_000_000, **SLOW}
+
+
+@pytest.fixture
+def slow_hosts(cluster, tmp_path):
+    """Starts a coordinator. The hosts that a test starts with this are slow until the test clears the faults, so no job
+    ends before the test has acted."""
+    hosts = faulty_trainers.FaultyHost(cluster, tmp_path)
+    hosts.slow_down()
+    cluster.start_coordinator()
+    return hosts
 
 
 @pytest.fixture
@@ -25,6 +36,12 @@ def object_of(done):
 
 def hosts_of(job_view):
     return {rank.host for rank in job_view.job.ranks}
+
+
+def wait_for_second_generation(cluster, slow_hosts, job):
+    """Returns when the action of the test has had its effect; the rest of the job is fast."""
+    harness.wait_until(lambda: cluster.get(job).job.generation == 2, f"job {job} is started again")
+    slow_hosts.clear_faults()
 
 
 def test_cluster_lists_hosts_with_their_slots_and_jobs(two_hosts):
@@ -55,20 +72,23 @@ def test_a_cordoned_host_gets_no_new_ranks_until_it_is_uncordoned(two_hosts):
     assert hosts_of(two_hosts.get(job)) == {"h1"}
 
 
-def test_drain_moves_a_job_with_a_save_and_counts_no_restart(two_hosts):
-    job = two_hosts.submit(train__steps=250, **SLOW)
-    two_hosts.wait_for_step(job, 10)
-    (host,) = hosts_of(two_hosts.get(job))
+def test_drain_moves_a_job_with_a_save_and_counts_no_restart(cluster, slow_hosts):
+    for name in ("h1", "h2"):
+        slow_hosts.start_worker(name, 2)
+    job = cluster.submit(train__steps=250, **SLOW)
+    cluster.wait_for_step(job, 10)
+    (host,) = hosts_of(cluster.get(job))
 
-    output = two_hosts.trainctl("drain", host).stdout
+    output = cluster.trainctl("drain", host).stdout
+    wait_for_second_generation(cluster, slow_hosts, job)
 
     assert job in output
-    view = two_hosts.wait_for_end(job)
+    view = cluster.wait_for_end(job)
     assert view.state_name == "SUCCEEDED"
     assert hosts_of(view) == {"h1", "h2"} - {host}
     assert (view.job.generation, view.job.restarts) == (2, 0)
-    assert [event.step.step for event in two_hosts.watch(job) if event.HasField("step")] == list(range(1, 251))
-    assert host in two_hosts.trainctl("why", job).stdout
+    assert [event.step.step for event in cluster.watch(job) if event.HasField("step")] == list(range(1, 251))
+    assert host in cluster.trainctl("why", job).stdout
 
 
 # One host uses shared memory. Two hosts use gloo if their numbers of ranks differ, else gloo and shared memory
@@ -76,24 +96,26 @@ def test_drain_moves_a_job_with_a_save_and_counts_no_restart(two_hosts):
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [(2, 1), (2, 2), pytest.param((3, 2), marks=pytest.mark.long)],
                          ids=lambda slots: f"{sum(slots)}_ranks")
-def test_drain_from_one_host_to_two_leaves_all_losses_bit_equal(cluster, slots):
+def test_drain_from_one_host_to_two_leaves_all_losses_bit_equal(cluster, slow_hosts, slots):
     ranks = sum(slots)
-    cluster.start_coordinator()
     for name, count in (("h1", ranks), ("h2", slots[0]), ("h3", slots[1])):
-        cluster.start_worker(name, count, "--metrics", "", "--health", "")
+        slow_hosts.start_worker(name, count)
     for name in ("h2", "h3"):
         cluster.trainctl("cordon", name)
     keys = {"train__steps": 150, "train__model": SLOW["train__model"],
             "train__batch": {"global": 2 * ranks, "micro": 2},
             "resources__ranks": ranks}
+    slow_hosts.clear_faults()
     stayed = cluster.submit(cluster.folder / "stayed", **keys)
     assert cluster.wait_for_end(stayed).state_name == "SUCCEEDED"
+    slow_hosts.slow_down()
     moved = cluster.submit(cluster.folder / "moved", **keys)
     cluster.wait_for_step(moved, 10)
     for name in ("h2", "h3"):
         cluster.trainctl("uncordon", name)
 
     cluster.trainctl("drain", "h1")
+    wait_for_second_generation(cluster, slow_hosts, moved)
 
     view = cluster.wait_for_end(moved)
     assert (view.state_name, view.job.generation, hosts_of(view)) == ("SUCCEEDED", 2, {"h2", "h3"})
@@ -117,34 +139,38 @@ def test_forget_removes_a_host_once_its_daemon_is_detached(two_hosts):
     assert "no host h1" in two_hosts.trainctl("drain", "h1", expect=None).stderr
 
 
-def test_restart_forms_a_new_group_and_why_shows_the_reason(one_host):
-    job = one_host.submit(train__steps=250, **SLOW)
-    one_host.wait_for_step(job, 10)
+def test_restart_forms_a_new_group_and_why_shows_the_reason(cluster, slow_hosts):
+    slow_hosts.start_worker("h1", 2)
+    job = cluster.submit(train__steps=250, **SLOW)
+    cluster.wait_for_step(job, 10)
 
-    one_host.trainctl("restart", job, "--reason", "new kernel")
+    cluster.trainctl("restart", job, "--reason", "new kernel")
+    wait_for_second_generation(cluster, slow_hosts, job)
 
-    view = one_host.wait_for_end(job)
+    view = cluster.wait_for_end(job)
     assert view.state_name == "SUCCEEDED"
     assert (view.job.generation, view.job.restarts) == (2, 0)
-    why = one_host.trainctl("why", job).stdout
+    why = cluster.trainctl("why", job).stdout
     assert "generation 2" in why and "new kernel" in why, why
-    chain = object_of(one_host.trainctl("why", job, "--json"))["chain"]
+    chain = object_of(cluster.trainctl("why", job, "--json"))["chain"]
     assert [line["state"] for line in chain if line["event"] == "state"][-1] == "SUCCEEDED"
     assert all(line["time_s"] > 0 for line in chain)
 
 
-def test_pause_frees_the_slots_and_resume_continues_at_the_same_step(one_host):
-    job = one_host.submit(train__steps=250, **SLOW)
-    one_host.wait_for_step(job, 10)
+def test_pause_frees_the_slots_and_resume_continues_at_the_same_step(cluster, slow_hosts):
+    slow_hosts.start_worker("h1", 2)
+    job = cluster.submit(train__steps=250, **SLOW)
+    cluster.wait_for_step(job, 10)
 
-    one_host.trainctl("pause", job)
-    one_host.wait_for_state(job, "PAUSED")
-    assert one_host.wait_for_end(one_host.submit(train__steps=5)).state_name == "SUCCEEDED"
-    one_host.trainctl("resume", job)
+    cluster.trainctl("pause", job)
+    cluster.wait_for_state(job, "PAUSED")
+    slow_hosts.clear_faults()
+    assert cluster.wait_for_end(cluster.submit(train__steps=5)).state_name == "SUCCEEDED"
+    cluster.trainctl("resume", job)
 
-    view = one_host.wait_for_end(job)
+    view = cluster.wait_for_end(job)
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0)
-    assert [event.step.step for event in one_host.watch(job) if event.HasField("step")] == list(range(1, 251))
+    assert [event.step.step for event in cluster.watch(job) if event.HasField("step")] == list(range(1, 251))
 
 
 def test_the_parts_of_the_goodput_add_up_to_the_total(one_host):

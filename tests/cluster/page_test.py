@@ -44,7 +44,7 @@ def test_the_page_shows_a_job_its_losses_its_hosts_and_its_events(one_host):
 def test_only_callers_with_the_token_read_data_and_hostile_text_stays_text(cluster):
     cluster.start_coordinator()
     job = cluster.submit()
-    cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=job, reason=HOSTILE), timeout=5)
+    cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=job, reason=HOSTILE), timeout=60)
     token = tokens.read(cluster.coordinator.address)
 
     for path in ("jobs", f"jobs/{job}", f"jobs/{job}/steps", "hosts", "events", "info", "no-such-path"):
@@ -70,7 +70,7 @@ def test_invalid_requests_are_refused_and_the_metrics_stay_available(cluster):
     cluster.start_coordinator()
 
     def send(text):
-        with socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=60) as connection:
             try:
                 connection.sendall(text)
                 connection.shutdown(socket.SHUT_WR)
@@ -120,7 +120,7 @@ def test_garbage_and_slow_clients_are_counted_logged_once_and_delay_nobody(clust
     cluster.start_coordinator()
 
     def open_with(text):
-        connection = socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=60)
         connection.sendall(text)
         return connection
 
@@ -159,7 +159,7 @@ def test_readers_that_do_not_read_use_bounded_memory_and_delay_no_other_reader(c
     for index in range(300):
         request.spec.name = f"job-{index}-" + "x" * 50
         request.spec.checkpoint.dir = f"{cluster.folder}/runs/{index}"
-        cluster.jobs.Submit(request, timeout=10)
+        cluster.jobs.Submit(request, timeout=60)
     rss = processes.resident_bytes(cluster.coordinator.pid)
     stuck = []
     for _ in range(40):
@@ -173,10 +173,10 @@ def test_readers_that_do_not_read_use_bounded_memory_and_delay_no_other_reader(c
     seen = iter(reader)
     assert next(data for name, data, _ in seen if name == "jobs")["reset"]
     for index in range(50):
-        cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=first, reason="x" * 1000), timeout=5)
+        cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=first, reason="x" * 1000), timeout=60)
         request.spec.name = f"late-{index}"
         request.spec.checkpoint.dir = f"{cluster.folder}/runs/late-{index}"
-        cluster.jobs.Submit(request, timeout=10)
+        cluster.jobs.Submit(request, timeout=60)
     names = set()
     for name, data, _ in seen:
         names |= {job["spec"]["name"] for job in data.get("items", [])} if name == "jobs" else set()
@@ -216,7 +216,7 @@ def test_all_hosts_are_listed_by_pages_and_streamed_beyond_a_page_of_the_api(clu
     events = iter(reader)
     read_until(lambda: len(shown) == len(names))
     cluster.jobs.SetHost(cluster.stubs.service.SetHostRequest(name=names[-1], action="ACTION_CORDON", reason="rust"),
-                         timeout=5)
+                         timeout=60)
     fake_hosts.register(cluster, ["late"])
     read_until(lambda: "late" in shown and shown[names[-1]].get("cordoned"))
     reader.close()
@@ -227,7 +227,7 @@ def test_all_hosts_are_listed_by_pages_and_streamed_beyond_a_page_of_the_api(clu
 
 def test_connections_and_streams_beyond_the_limits_leave_the_api_and_the_metrics_available(cluster):
     cluster.start_coordinator()
-    idle = [socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=10) for _ in range(300)]
+    idle = [socket.create_connection(("127.0.0.1", cluster.metrics_port), timeout=60) for _ in range(300)]
     assert http_client.get(cluster, "/metrics", token="").status == 200
     assert cluster.get(cluster.submit()).state_name == "QUEUED"
     for connection in idle:
@@ -250,12 +250,12 @@ def test_hostile_output_and_reasons_arrive_as_text(cluster):
     script.write_bytes(b"printf '%b' '" + b"".join(b"\\0%03o" % byte for byte in hostile) + b"'")
     spec = cluster.stubs.job.JobSpec(
         name="hostile", command={"argv": ["sh", str(script)], "workdir": "/tmp"}, resources={"ranks": 1})
-    job = cluster.jobs.Submit(cluster.stubs.service.SubmitRequest(spec=spec), timeout=5).job_id
+    job = cluster.jobs.Submit(cluster.stubs.service.SubmitRequest(spec=spec), timeout=60).job_id
     cluster.wait_for_end(job)
 
     (line,) = http_client.lines(cluster, "Logs", {"job_id": job})
     waiting = cluster.submit(resources__ranks=4)
-    cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=waiting, reason="<b>bold</b>"), timeout=5)
+    cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=waiting, reason="<b>bold</b>"), timeout=60)
     answer = http_client.get(cluster, f"/api/v1/jobs/{waiting}")
 
     assert base64.b64decode(line["result"]["text"]) == hostile.rstrip(b"\r\n")

@@ -3,9 +3,11 @@ shows."""
 
 import urllib.request
 
+import faulty_trainers
 import grpc
 import harness
 import pytest
+import yaml
 
 SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 8, "micro": 2}}
@@ -19,14 +21,36 @@ queue:
 """
 
 
+def start_coordinator(cluster):
+    cluster.config = cluster.folder / "coordinator.yaml"
+    cluster.config.write_text(CONFIG)
+    cluster.start_coordinator("--config", cluster.config)
+
+
 @pytest.fixture
 def queued(cluster):
-    config = cluster.folder / "coordinator.yaml"
-    config.write_text(CONFIG)
-    cluster.config = config
-    cluster.start_coordinator("--config", config)
+    start_coordinator(cluster)
     cluster.start_worker("h1", 2, "--metrics", "", "--health", "")
     return cluster
+
+
+@pytest.fixture
+def slow_host(cluster, tmp_path):
+    """A host whose jobs cannot end before the test has acted: they are slow until it clears the faults."""
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
+    host.slow_down()
+    start_coordinator(cluster)
+    host.start_worker("h1", 2)
+    return host
+
+
+def submit_command(cluster, *flags):
+    """Submits a job that runs on both slots until the returned file exists; returns its id, too."""
+    release = cluster.folder / "release"
+    path = cluster.folder / "command.yaml"
+    argv = ["sh", "-c", f"while ! test -e {release}; do sleep 0.1; done"]
+    path.write_text(yaml.safe_dump({"name": "command", "command": {"argv": argv}, "resources": {"ranks": 2}}))
+    return cluster.submit_file(path, *flags), release
 
 
 def losses_of(cluster, job):
@@ -40,14 +64,18 @@ def queue_of(cluster, *flags):
 
 
 @pytest.mark.slow
-def test_a_preempted_job_is_saved_resumes_by_itself_and_has_the_losses_of_an_undisturbed_run(queued):
-    steps = {"train__steps": 250, **SLOW}
+def test_a_preempted_job_is_saved_resumes_by_itself_and_has_the_losses_of_an_undisturbed_run(slow_host):
+    queued, steps = slow_host.cluster, {"train__steps": 250, **SLOW}
+    slow_host.clear_faults()
     undisturbed = queued.submit(**steps)
     assert queued.wait_for_end(undisturbed).state_name == "SUCCEEDED"
+    slow_host.slow_down()
     low = queued.submit(flags=["--priority", "10"], **steps)
     queued.wait_for_step(low, 20)
 
     high = queued.submit(flags=["--priority", "90"], train__steps=40, **SLOW)
+    queued.wait_for_state(high, "RUNNING", "SUCCEEDED")
+    slow_host.clear_faults()
 
     assert queued.wait_for_end(high).state_name == "SUCCEEDED"
     view = queued.wait_for_end(low)
@@ -63,16 +91,20 @@ def test_a_preempted_job_is_saved_resumes_by_itself_and_has_the_losses_of_an_und
 
 
 @pytest.mark.slow
-def test_a_preemption_survives_a_crash_of_the_coordinator(queued):
+def test_a_preemption_survives_a_crash_of_the_coordinator(slow_host):
+    queued = slow_host.cluster
     low = queued.submit(flags=["--priority", "10"], train__steps=250, **SLOW)
     queued.wait_for_step(low, 10)
     port = queued.coordinator.address.rsplit(":", 1)[1]
-    high = queued.submit(flags=["--priority", "90"], train__steps=40, **SLOW)
+    high, release = submit_command(queued, "--priority", "90")
     harness.wait_until(lambda: queued.get(low).job.preempted_by == high, "the job is preempted")
     queued.coordinator.signal(9)
     queued.coordinator.wait()
 
     queued.start_coordinator("--config", queued.config, port=port)
+    queued.wait_for_state(high, "RUNNING")
+    release.touch()
+    slow_host.clear_faults()
 
     assert queued.wait_for_end(high).state_name == "SUCCEEDED"
     view = queued.wait_for_end(low)
@@ -104,21 +136,23 @@ def test_the_queue_shows_order_reasons_forecasts_and_quotas(queued):
 
     assert [job["id"] for job in queue_of(queued)[0]] == [first, second]
     assert "priority changed from 60 to 75: deadline" in queued.trainctl("why", first).stdout
-    metrics = urllib.request.urlopen(f"http://127.0.0.1:{queued.metrics_port}/metrics", timeout=10).read().decode()
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{queued.metrics_port}/metrics", timeout=60).read().decode()
     assert 'trainyard_queue_jobs{namespace="research"} 1' in metrics
     assert 'trainyard_namespace_limit{namespace="teaching",resource="slots"} 1' in metrics
 
 
-def test_a_job_whose_save_fails_is_not_preempted_and_loses_nothing(cluster, monkeypatch):
+def test_a_job_whose_save_fails_is_not_preempted_and_loses_nothing(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_FAULT_POINTS", "rank=0,point=create:shard:before,nth=1,do=enospc")
-    config = cluster.folder / "coordinator.yaml"
-    config.write_text(CONFIG)
-    cluster.start_coordinator("--config", config)
-    cluster.start_worker("h1", 2, "--metrics", "", "--health", "")
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
+    host.slow_down()
+    start_coordinator(cluster)
+    host.start_worker("h1", 2)
     low = cluster.submit(flags=["--priority", "10"], train__steps=300, **SLOW)
     cluster.wait_for_step(low, 10)
 
     high = cluster.submit(flags=["--priority", "90"], train__steps=5, **SLOW)
+    harness.wait_until(lambda: "was not preempted" in cluster.trainctl("why", low).stdout, "the save has failed")
+    host.clear_faults()
 
     view = cluster.wait_for_end(low)
     assert (view.state_name, view.job.restarts, view.job.generation) == ("SUCCEEDED", 0, 1), view.job.reason
@@ -142,9 +176,10 @@ def test_users_change_their_minds_while_a_job_is_preempted(queued):
     at = queued.get(first).job.last_step
     assert queued.wait_for_step(first, at + 10).state_name == "RUNNING"
     queued.trainctl("set-priority", first, "10")
-    second = queued.submit(flags=["--priority", "90"], train__steps=5, **SLOW)
+    second, release = submit_command(queued, "--priority", "90")
     harness.wait_until(lambda: queued.get(first).job.preempted_by == second, "the job is preempted again")
     queued.trainctl("pause", first)
+    release.touch()
     assert queued.wait_for_end(second).state_name == "SUCCEEDED"
     view = queued.get(first)
     assert (view.state_name, view.job.preempted_by) == ("PAUSED", ""), view.job.reason
@@ -160,7 +195,7 @@ def test_values_that_a_job_file_cannot_have_are_refused_by_the_api(queued, stubs
                              resources=stubs.job.Resources(ranks=1), **{key: value})
 
     with pytest.raises(grpc.RpcError) as refused:
-        queued.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=10)
+        queued.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=60)
 
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT, refused.value
     assert key in refused.value.details() and "\x1b" not in refused.value.details()
@@ -177,9 +212,9 @@ def test_requests_about_the_queue_are_checked(queued, stubs):
 
     for method, request, code in calls:
         with pytest.raises(grpc.RpcError) as refused:
-            method(request, timeout=10)
+            method(request, timeout=60)
         assert refused.value.code().name == code, refused.value
-    beyond = queued.jobs.GetQueue(service.GetQueueRequest(page_token="after-18446744073709551615"), timeout=10)
+    beyond = queued.jobs.GetQueue(service.GetQueueRequest(page_token="after-18446744073709551615"), timeout=60)
     assert not beyond.jobs and not beyond.next_page_token
 
 
@@ -215,13 +250,13 @@ def test_all_problems_of_the_configuration_are_reported_and_nothing_starts(clust
 
     program = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--config", config])
 
-    assert program.wait(10) == 2
+    assert program.wait() == 2
     output = program.output()
     for text in ("overtake_s", "wieght", "weight"):
         assert text in output, output
     config.write_text(f"state: {cluster.folder}/state\nqueue:\n  only_listed: true\n  namespaces:\n"
                       "    - {name: Bad Name}\n    - {name: a}\n    - {name: a}\n    - {name: '*'}\n")
     program = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--config", config])
-    assert program.wait(10) == 2
+    assert program.wait() == 2
     for text in ("queue.namespaces[0].name", "a second time", "queue.only_listed"):
         assert text in program.output(), program.output()

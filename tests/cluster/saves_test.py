@@ -83,7 +83,7 @@ def test_a_job_waiting_for_a_run_folder_does_not_get_it_when_a_trainer_of_its_ow
     cluster.wait_for_step(owner, 45)
     # Through the API: trainctl would check the folder first.
     request = cluster.stubs.service.SubmitRequest(spec=cluster.get(owner).job.spec, resume=True)
-    other = cluster.jobs.Submit(request, timeout=10).job_id
+    other = cluster.jobs.Submit(request, timeout=60).job_id
     # The last line of rank 0 before it claims the folder.
     harness.wait_until(lambda: "data: 1 files" in cluster.logs_of(other), "the other job waits for the folder")
 

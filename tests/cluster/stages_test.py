@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+import faulty_trainers
 import harness
 from hang_test import first_decision
 
@@ -49,14 +50,17 @@ def layout(request, tmp_path_factory, stubs):
 
 
 @pytest.fixture
-def host(cluster):
-    cluster.start_coordinator()
-    cluster.start_worker("h1", slots=4)
-    return cluster
+def host(cluster, tmp_path):
+    """A host whose jobs cannot end before the test has acted: they are slow until it clears the faults."""
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
+    host.start(slots=4)
+    host.slow_down()
+    return host
 
 
 def check_restarted_once(host, job, run_folder, expected):
-    view = host.wait_for_end(job)
+    host.clear_faults()
+    view = host.cluster.wait_for_end(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.restarts, view.job.generation) == (1, 2)
     assert harness.metrics_steps(run_folder) == expected
@@ -67,8 +71,8 @@ def check_restarted_once(host, job, run_folder, expected):
                                                   for rank in (0, 1)}), indirect=["layout"])
 def test_a_killed_rank_restarts_the_group_and_changes_no_loss(host, tmp_path, layout, rank):
     keys, expected = layout
-    job = host.submit(run_folder=tmp_path / "run", **keys)
-    view = host.wait_for_step(job, 30)
+    job = host.cluster.submit(run_folder=tmp_path / "run", **keys)
+    view = host.cluster.wait_for_step(job, 30)
 
     os.kill(view.pid_of(rank), signal.SIGKILL)
 
@@ -79,11 +83,11 @@ def test_a_killed_rank_restarts_the_group_and_changes_no_loss(host, tmp_path, la
 @pytest.mark.parametrize("layout", marked({name: name in STOPPED for name in LAYOUTS}), indirect=True)
 def test_a_stopped_rank_is_named_and_changes_no_loss(host, tmp_path, layout):
     keys, expected = layout
-    job = host.submit(run_folder=tmp_path / "run", **keys)
-    view = host.wait_for_step(job, 30)
+    job = host.cluster.submit(run_folder=tmp_path / "run", **keys)
+    view = host.cluster.wait_for_step(job, 30)
 
     os.kill(view.pid_of(1), signal.SIGSTOP)
-    text = first_decision(host, job)
+    text = first_decision(host.cluster, job)
 
     assert text.startswith("rank 1 on h1 is stopped (SIGSTOP, state T)"), text
     check_restarted_once(host, job, tmp_path / "run", expected)

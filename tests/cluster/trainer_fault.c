@@ -9,7 +9,7 @@
 //   skip      skips a collective of this step: the function at the offset TRAINER_FAULT_SKIPS of the program does
 //             nothing and returns an OK absl::Status until the next call of item()
 //
-// `eat` and `skip` happen once: they remove the file first.
+// Each fault other than `slow` happens once: it removes the file first, so that the next generation does not have it.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -63,14 +63,17 @@ static void misbehave(void) {
   if (fd < 0) return;
   (void)!read(fd, what, sizeof what - 1);
   close(fd);
+  if (what[0] == '\0') return;
+  if (strncmp(what, "slow ", 5) == 0) {
+    usleep(1000 * (unsigned)atoi(what + 5));
+    return;
+  }
+  unlink(path);
   volatile unsigned long work = 0;
   while (strcmp(what, "spin") == 0) ++work;
   while (strcmp(what, "block") == 0) pause();
-  if (strncmp(what, "slow ", 5) == 0) usleep(1000 * (unsigned)atoi(what + 5));
-  if (strcmp(what, "eat") != 0 && strcmp(what, "skip") != 0) return;
-  unlink(path);
   if (strcmp(what, "eat") == 0) eat();
-  skip();
+  if (strcmp(what, "skip") == 0) skip();
 }
 
 double _ZNK2at6Tensor4itemIdEET_v(const void* tensor) {

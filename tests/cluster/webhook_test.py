@@ -62,7 +62,7 @@ def test_the_end_of_a_job_is_delivered_once_the_server_accepts_it(receiver, one_
 
 
 def test_a_webhook_that_was_not_delivered_is_delivered_by_the_next_coordinator(receiver, one_host):
-    receiver.answers += [503] * 2
+    receiver.answers += [503] * 100
     job = one_host.submit_file(job_file(one_host.folder, receiver.url))
     harness.wait_until(lambda: receiver.received, "the first attempt")
 

@@ -107,12 +107,12 @@ def test_the_first_cluster_of_the_guide_runs_its_job_on_two_hosts_and_shows_the_
         page = operate_browser.Browser(BROWSER, tmp_path, prefix)
         page.attach()
         page.open(f"http://localhost:7071/#/jobs/{job}")
-        harness.wait_until(lambda: page.evaluate("!document.getElementById('login').hidden"), "the login form", 30)
+        harness.wait_until(lambda: page.evaluate("!document.getElementById('login').hidden"), "the login form")
         token = (folders["head"] / "etc/trainyard/token").read_text().strip()
         page.evaluate(f"document.getElementById('token').value = '{token}';"
                       "document.getElementById('login').requestSubmit()")
         curve = "(document.querySelector('path.curve') || document.body).getAttribute('d')"
-        harness.wait_until(lambda: "L" in (page.evaluate(curve) or ""), "the loss curve is drawn", 30)
+        harness.wait_until(lambda: "L" in (page.evaluate(curve) or ""), "the loss curve is drawn")
     finally:
         if page:
             page.close()

@@ -217,7 +217,7 @@ def test_a_job_for_gpus_waits_with_the_reason_if_the_gpu_image_runs_on_a_machine
 
     identity = started.submit("gpu", resources__device="cuda")
     queued = harness.wait_until(lambda: "found 0 GPUs on 1 host" in started.trainctl("queue") and
-                                started.trainctl("queue"), "the queue gives the reason", 30)
+                                started.trainctl("queue"), "the queue gives the reason")
     assert "attach hosts with GPUs, or set resources.device to cpu" in queued
     started.trainctl("cancel", identity)
 

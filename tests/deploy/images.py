@@ -143,7 +143,7 @@ class Containers:
             return (self.check("coordinator", self.address) == 0 and
                     self.check(self.worker_image, self.health) == 0)
 
-        harness.wait_until(healthy, "both images are healthy", 30)
+        harness.wait_until(healthy, "both images are healthy")
 
     def _start(self, image, arguments, **more):
         config = self.storage.config(image)
@@ -188,5 +188,5 @@ class Containers:
         for program in (self.coordinator, self.worker):
             roots.stop(program)
         harness.wait_until(lambda: not self.coordinator.alive() and not self.worker.alive(),
-                           "both containers end on SIGTERM", 15)
+                           "both containers end on SIGTERM")
         assert self.check("coordinator", self.address) == 3

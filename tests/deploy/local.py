@@ -71,4 +71,4 @@ def wait_until_attached(cluster, workers, *token):
         hosts = harness.events(done.stdout)
         return len([host for host in hosts if host.get("attached")]) == workers
 
-    harness.wait_until(attached, f"{workers} daemons are attached", 20)
+    harness.wait_until(attached, f"{workers} daemons are attached")

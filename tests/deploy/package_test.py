@@ -200,7 +200,7 @@ def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, 
         listed = trainctl("cluster", "--json", expect=None)
         return True if '"attached":true' in listed else print(listed)
 
-    harness.wait_until(attached, "the daemon is attached", 30)
+    harness.wait_until(attached, "the daemon is attached")
     submitted = trainctl("submit", "/srv/trainyard/job.yaml").strip().split()[-1]
     assert "SUCCEEDED" in trainctl("watch", submitted)
     assert trainctl("sample", "/srv/trainyard/small", "--prompt", "the", "--tokens", "5").startswith("the")
@@ -217,7 +217,7 @@ def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, 
     assert coordinator.wait() == 0
     coordinator = start_unit(cluster, machine, "trainyard-coordinator", runs)
     harness.wait_until(lambda: submitted in trainctl("list", expect=None), "the restarted coordinator knows the job")
-    harness.wait_until(attached, "the daemon attaches to it", 30)
+    harness.wait_until(attached, "the daemon attaches to it")
     for program in (worker, coordinator):
         roots.stop(program)
         assert program.wait() == 0

@@ -56,7 +56,7 @@ class Page:
     def run(self, script):
         return self.browser.evaluate(script)
 
-    def wait(self, condition, what, seconds=20):
+    def wait(self, condition, what, seconds=60):
         try:
             return harness.wait_until(lambda: self.run(f"Boolean({condition})"), what, seconds)
         except AssertionError as error:
@@ -132,7 +132,7 @@ def test_a_running_job_is_shown_live_operated_and_survives_a_restart_of_the_coor
     restart(cluster)
     step = page.run("Number([...document.querySelectorAll('.curve-picture text')].at(-1)?.textContent.split(' ')[1])")
     page.wait("Number([...document.querySelectorAll('.curve-picture text')].at(-1)?.textContent.split(' ')[1])"
-              f" > {step} + 3", "steps are shown again", 40)
+              f" > {step} + 3", "steps are shown again")
     page.click("Pause")
     page.wait("document.getElementById('confirm').open", "the dialog is open")
     page.run("document.getElementById('confirm-user').value = 'anna'")
@@ -141,7 +141,7 @@ def test_a_running_job_is_shown_live_operated_and_survives_a_restart_of_the_coor
     page.click("Pause job")
     page.wait("document.querySelector('dd')?.textContent === 'PAUSED'", "the job is shown as paused")
     notices = [event.notice.text for event in cluster.jobs.ListEvents(
-        cluster.stubs.service.ListEventsRequest(job_id=job), timeout=5).events]
+        cluster.stubs.service.ListEventsRequest(job_id=job), timeout=60).events]
     assert any('who gave the name "anna"' in text for text in notices)
     page.wait("document.body.innerText.includes('who gave the name')", "the record is shown")
     page.click("Resume")
@@ -158,7 +158,7 @@ def test_viewers_see_no_actions_and_hostile_text_stays_text(page):
     script.write_text("printf '\\033]0;pwned\\007\\033[2J%s\\n' \"$1\"\n")
     job = cluster.jobs.Submit(cluster.stubs.service.SubmitRequest(spec=cluster.stubs.job.JobSpec(
         name="hostile", command={"argv": ["sh", str(script), HOSTILE], "workdir": "/tmp"}, resources={"ranks": 1})),
-        timeout=5).job_id
+        timeout=60).job_id
     cluster.wait_for_end(job)
     page.open(f"#/jobs/{job}/output/0", (cluster.folder / "viewers").read_text().strip())
     page.wait("document.querySelectorAll('.output span').length === 1", "the output is shown")
@@ -166,7 +166,7 @@ def test_viewers_see_no_actions_and_hostile_text_stays_text(page):
     output = page.run("document.querySelector('.output').textContent")
     assert output == "\\x1b]0;pwned\\x07\\x1b[2J" + HOSTILE.replace("\u202e", "\\u202e") + "\n"
     waiting = cluster.submit(resources__ranks=4)
-    cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=waiting, reason=HOSTILE), timeout=5)
+    cluster.jobs.Cancel(cluster.stubs.service.CancelRequest(job_id=waiting, reason=HOSTILE), timeout=60)
     page.run(f"location.hash = '#/jobs/{waiting}'")
     page.wait("document.querySelector('dd')?.textContent === 'CANCELLED'", "the other job is shown")
     assert HOSTILE.replace("\u202e", "\\u202e") in page.run("document.querySelector('dl').textContent")
@@ -183,7 +183,7 @@ def test_a_thousand_jobs_are_listed_on_a_narrow_dark_screen_and_found_with_the_k
     for index in range(999):
         request.spec.name = f"job-{index}"
         request.spec.checkpoint.dir = f"{cluster.folder}/runs/{index}"
-        cluster.jobs.Submit(request, timeout=10)
+        cluster.jobs.Submit(request, timeout=60)
     page.open("", page.token)
     page.wait("document.querySelectorAll('a[href^=\"#/jobs/\"]').length === 1000", "all jobs are listed")
     page.picture("page-jobs.png")
@@ -217,7 +217,7 @@ def test_five_thousand_hosts_are_shown_by_pages_and_all_are_found(page):
     page.press("Escape")
     page.wait(f"{place} === 'hosts 1 to 500 of 5000 are shown'", "Escape empties the filter")
     cordon = page.cluster.stubs.service.SetHostRequest(name="h00001", action="ACTION_CORDON")
-    page.cluster.jobs.SetHost(cordon, timeout=5)
+    page.cluster.jobs.SetHost(cordon, timeout=60)
     page.wait("document.querySelectorAll('tbody tr')[1].textContent.includes('Uncordon')", "a change is shown")
     page.assert_clean()
 

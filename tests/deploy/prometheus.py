@@ -65,11 +65,11 @@ def serving(folder, arguments):
             except (OSError, AssertionError):
                 return False
 
-        harness.wait_until(ready, "Prometheus has scraped every target", 30)
+        harness.wait_until(ready, "Prometheus has scraped every target")
         yield server
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 @contextlib.contextmanager

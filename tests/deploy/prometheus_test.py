@@ -144,7 +144,7 @@ def test_in_a_real_run_every_query_has_a_result_and_promtool_accepts_all_metrics
     draw(server, job)
     assert list(problems_of_queries(server, "no-such-job", json.loads(DASHBOARDS[1].read_text())))
     for target in server.get("targets", state="active")["activeTargets"]:
-        text = urllib.request.urlopen(target["scrapeUrl"], timeout=10).read().decode()
+        text = urllib.request.urlopen(target["scrapeUrl"], timeout=60).read().decode()
         assert "trainyard_" in text
         prometheus.promtool("check", "metrics", stdin=text)
 

@@ -39,7 +39,7 @@ class Terminal:
     def type(self, text):
         os.write(self.fd, text.encode())
 
-    def wait_for(self, pattern, seconds=20):
+    def wait_for(self, pattern, seconds=60):
         """Waits until the output after the previous match has this pattern, and returns the match."""
         end = time.monotonic() + seconds
         while not (match := re.search(pattern, self.seen)):

@@ -93,7 +93,7 @@ def python(script, text=""):
 
 def imported(path, *flags):
     """The exit code and the JSON of `trainctl import`."""
-    run = subprocess.run([TRAINCTL, "import", path, "--json", *flags], capture_output=True, text=True, timeout=20,
+    run = subprocess.run([TRAINCTL, "import", path, "--json", *flags], capture_output=True, text=True, timeout=60,
                          env=ENVIRONMENT)
     assert run.returncode in (0, 2), f"exit code {run.returncode}\n{run.stdout}{run.stderr}"
     return run.returncode, json.loads(run.stdout)
@@ -224,7 +224,7 @@ def test_a_file_of_an_unknown_format_is_refused_with_the_names_of_the_known_ones
     path.write_text("colour: blue\n")
 
     for verb in ("validate", "run", "import"):
-        run = subprocess.run([TRAINCTL, verb, path], capture_output=True, text=True, timeout=20, env=ENVIRONMENT)
+        run = subprocess.run([TRAINCTL, verb, path], capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
 
         assert run.returncode == 2
         assert "neither a job file" in run.stderr and "Accelerate" in run.stderr and "DeepSpeed" in run.stderr

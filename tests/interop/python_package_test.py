@@ -106,7 +106,7 @@ def test_errors_have_the_class_and_the_message_of_the_coordinator(installed, one
 def test_a_paused_script_saves_and_resumes_where_it_was(installed, one_host):
     state = one_host.folder / "state"
     document = {"name": "script", "resources": {"ranks": 1}, "command": {
-        "argv": [sys.executable, str(PACKAGE / "examples/stop_and_resume.py"), str(state), "400"],
+        "argv": [sys.executable, str(PACKAGE / "examples/stop_and_resume.py"), str(state), "800"],
         "env": [f"PYTHONPATH={installed}"], "workdir": str(one_host.folder)}}
     path = one_host.folder / "script.yaml"
     path.write_text(yaml.safe_dump(document, width=10_000))
@@ -119,7 +119,7 @@ def test_a_paused_script_saves_and_resumes_where_it_was(installed, one_host):
     one_host.trainctl("resume", job)
 
     assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
-    assert 0 < stopped < 400 and state.read_text() == "400"
+    assert 0 < stopped < 800 and state.read_text() == "800"
     assert f"first step {stopped + 1}" in one_host.logs_of(job)
 
 
@@ -170,21 +170,21 @@ def test_a_paused_script_of_a_library_saves_resumes_and_reports_every_step(insta
     path = cluster.folder / "library.yaml"
     path.write_text(yaml.safe_dump({"name": "library", "resources": {"ranks": 2}, "command": {
         "argv": [sys.executable, str(LEAVING), str(PACKAGE / "examples" / example), str(cluster.folder / "saved"),
-                 "100"],
+                 "400"],
         "env": [f"PYTHONPATH={installed}", "CUDA_VISIBLE_DEVICES="], "workdir": str(cluster.folder)}}, width=10_000))
     job = cluster.submit_file(path)
     cluster.wait_for_step(job, 5)
 
     cluster.trainctl("pause", job)
     cluster.wait_for_state(job, "PAUSED")
-    assert (cluster.folder / "saved").exists() and cluster.get(job).job.last_step < 100
+    assert (cluster.folder / "saved").exists() and cluster.get(job).job.last_step < 400
     cluster.trainctl("resume", job)
 
     view = cluster.wait_for_end(job)
-    assert (view.state_name, view.job.last_step, view.job.restarts) == ("SUCCEEDED", 100, 0), cluster.logs_of(job)
+    assert (view.state_name, view.job.last_step, view.job.restarts) == ("SUCCEEDED", 400, 0), cluster.logs_of(job)
     events = list(cluster.watch(job))
     steps = [event.step for event in events if event.HasField("step")]
-    assert [step.step for step in steps] == list(range(1, 101))
+    assert [step.step for step in steps] == list(range(1, 401))
     assert steps[0].lr == 0.01 and steps[-1].loss < steps[0].loss
     assert any(event.HasField("eval") for event in events) == evaluates
 

@@ -19,8 +19,8 @@ def test_a_python_stub_submits_a_job_and_watches_it(one_host, stubs, tmp_path):
         checkpoint=job.Checkpoint(dir=str(tmp_path / "run")),
     )
 
-    answer = one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=10)
-    found = one_host.jobs.FindJobs(stubs.service.FindJobsRequest(text=answer.job_id[:6]), timeout=10)
+    answer = one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=60)
+    found = one_host.jobs.FindJobs(stubs.service.FindJobsRequest(text=answer.job_id[:6]), timeout=60)
     assert [(one.job_id, one.name) for one in found.jobs] == [(answer.job_id, "from-python")]
     events = list(one_host.jobs.Watch(stubs.service.WatchRequest(job_id=answer.job_id), timeout=60))
 
@@ -36,7 +36,7 @@ def test_the_api_refuses_a_wrong_spec_with_every_problem(one_host, stubs):
     spec.train.model.heads = 3
 
     with pytest.raises(grpc.RpcError) as refused:
-        one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=10)
+        one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=60)
 
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "name" in refused.value.details() and "steps" in refused.value.details()
@@ -47,7 +47,7 @@ def test_a_refusal_names_each_field_by_its_path_in_the_request(one_host, stubs):
     spec.train.batch.global_size = 0
 
     with pytest.raises(grpc.RpcError) as refused:
-        one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec, default_run_root="/runs"), timeout=10)
+        one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec, default_run_root="/runs"), timeout=60)
 
     trailing = dict(refused.value.trailing_metadata())
     status = stubs.status.Status.FromString(trailing["grpc-status-details-bin"])

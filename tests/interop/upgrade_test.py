@@ -41,7 +41,7 @@ def upgraded(request, stubs):
 
 
 def events_of(cluster, job):
-    return cluster.jobs.ListEvents(cluster.stubs.service.ListEventsRequest(job_id=job), timeout=10).events
+    return cluster.jobs.ListEvents(cluster.stubs.service.ListEventsRequest(job_id=job), timeout=60).events
 
 
 def test_the_state_of_an_earlier_release_opens(upgraded):
@@ -62,7 +62,7 @@ def test_the_state_of_an_earlier_release_opens(upgraded):
     worker = cluster.start_worker("h1", 2, "--snapshots", "")
     harness.wait_until(lambda: any("was killed by signal 9" in event.notice.text + event.state.reason
                                    for event in events_of(cluster, jobs["running"])),
-                       "the end of the trainers is reported", 30)
+                       "the end of the trainers is reported")
     view = harness.wait_until(lambda: (now := cluster.get(jobs["running"])).job.generation == 2 and now,
                               "the job is restarted", 60)
     assert view.job.restarts == 1

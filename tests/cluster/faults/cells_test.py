@@ -87,7 +87,7 @@ def check(cell, cluster, done, undisturbed):
     assert {line["step"]: line["loss"] for line in steps} == undisturbed
     assert harness.metrics_steps(cluster.run_folder) == undisturbed
 
-    harness.wait_until(lambda: not cluster.leftovers(), "nothing is left running", 15)
+    harness.wait_until(lambda: not cluster.leftovers(), "nothing is left running")
 
 
 def check_cause(cell, cluster, began):

@@ -40,7 +40,7 @@ def kill(cluster, target, hold):
     if target == "shim":
         return
     for name in PROGRAMS[target]:
-        cluster.programs[name].popen.wait(10)
+        cluster.programs[name].popen.wait(60)
     time.sleep(RESTART_AFTER_S)
     for name in PROGRAMS[target]:
         cluster.start_program(name)

@@ -78,7 +78,7 @@ class Watcher:
     def wait_for_end(self, seconds):
         """Returns the final `done` line after the program has exited."""
         done = self.wait_for(lambda line: line["event"] == "done", "the end of the job", seconds)
-        self.popen.wait(10)
+        self.popen.wait(60)
         return done
 
     def lines_of(self, kind):
@@ -135,7 +135,7 @@ class NetCluster:
         self.start_program("c")
         for name in ("a", "b"):
             self.start_program(name)
-        harness.wait_until(lambda: self._server_info().get("hosts") == 2, "both daemons attach", 15)
+        harness.wait_until(lambda: self._server_info().get("hosts") == 2, "both daemons attach")
 
     def start_program(self, name):
         """Starts the coordinator ("c") or the daemon of host "a" or "b"; after it has ended, restarts it with the same
@@ -156,7 +156,7 @@ class NetCluster:
             host.link(up=False)
         for pid in host.pids():
             os.kill(pid, signal.SIGKILL)
-        self.programs[name].popen.wait(10)
+        self.programs[name].popen.wait(60)
         if not cut_first:
             host.link(up=False)
 
@@ -172,7 +172,7 @@ class NetCluster:
         for name in ("a", "b"):
             host = self.network.host(name)
             proxy = self._start(name, f"proxy-{name}", [sys.executable, HERE / "delay_proxy.py", PROXY_PORT, DELAY_MS])
-            harness.wait_until(lambda: "listening" in proxy.output(), "the proxy listens", 10)
+            harness.wait_until(lambda: "listening" in proxy.output(), "the proxy listens")
             self.proxies.append(proxy)
             host.redirect(PROXY_PORT, "-d", self.network.host("c").address, "--dport", PORT)
             if self._delayed == "all":
@@ -188,7 +188,7 @@ class NetCluster:
         def found():
             return next((pid for pid, name in self.network.host(host).pids().items() if name == "trainyard-shim"), None)
 
-        return harness.wait_until(found, f"a shim runs on {host}", 15)
+        return harness.wait_until(found, f"a shim runs on {host}")
 
     # trainctl, always on the coordinator's host
 
@@ -269,13 +269,13 @@ class NetCluster:
     def close(self):
         if self.watcher:
             self.watcher.popen.kill()
-            self.watcher.popen.wait(10)
+            self.watcher.popen.wait(60)
         for program in self.programs.values():
             if program.alive():
                 program.signal(signal.SIGKILL)
         self.network.close()
         for program in [*self.programs.values(), *self.proxies]:
-            program.popen.wait(10)
+            program.popen.wait(60)
         for mount in self._mounts:
             subprocess.run(["umount", "--lazy", str(mount)], capture_output=True)
         harness.remove_memory_folders(self.folder)

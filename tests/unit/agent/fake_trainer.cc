@@ -131,7 +131,7 @@ class FakeTrainer {
     v1::TrainerMessage finished;
     finished.mutable_fact()->mutable_finished()->set_step(step);
     uint64_t last = Send(finished);
-    for (absl::Time end = absl::Now() + absl::Seconds(10); absl::Now() < end; absl::SleepFor(absl::Milliseconds(2))) {
+    for (absl::Time end = absl::Now() + absl::Seconds(30); absl::Now() < end; absl::SleepFor(absl::Milliseconds(2))) {
       absl::MutexLock lock(&mu_);
       if (received_.acknowledged >= last) return 0;
     }
