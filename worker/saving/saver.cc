@@ -85,8 +85,7 @@ Saver::Saver(Deps deps)
       .clock = deps_.clock,
       .check_fence = deps_.check_fence,
       .recreate_folder = deps_.recreate_folder,
-      // This function owns what it uses, because the rank may leave while the commit thread reads
-      // all data.
+      // This function owns what it uses, because the rank may leave while the commit thread reads all data.
       .describe_data = [corpus = deps_.corpus, restored_hash = deps_.restored_content_hash,
                         run_folder = config_.checkpoint_dir, host = deps_.order.host, check_fence = deps_.check_fence,
                         reported = std::string()](ManifestData& data) mutable {
