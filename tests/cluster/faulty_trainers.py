@@ -15,7 +15,7 @@ import subprocess
 
 import harness
 
-# Finds the function that the fault `skip` replaces, in the output of nm.
+# Finds the function that the fault `skip` replaces, in the output of nm. Its result must be void (trainer_fault.c).
 SKIPPED = r"^([0-9a-f]+) [tT] .*::Trainer::StartAgreement\(.*\)$"
 RANKS = range(8)  # that can have a fault
 

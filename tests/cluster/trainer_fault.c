@@ -6,8 +6,8 @@
 //   block     waits in a system call forever
 //   slow MS   returns MS milliseconds later
 //   eat       allocates memory until the kernel kills the process
-//   skip      skips a collective of this step: the function at the offset TRAINER_FAULT_SKIPS of the program does
-//             nothing and returns an OK absl::Status until the next call of item()
+//   skip      skips a collective of this step: the function at the offset TRAINER_FAULT_SKIPS of the program, which
+//             returns nothing, does nothing until the next call of item()
 //
 // Each fault other than `slow` happens once: it removes the file first, so that the next generation does not have it.
 #define _GNU_SOURCE
@@ -19,18 +19,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// x86-64: movq $0, (%rdi); movq %rdi, %rax; ret. The status is returned where rdi points to, and OK is 0.
-static const unsigned char kReturnOk[] = {0x48, 0xC7, 0x07, 0, 0, 0, 0, 0x48, 0x89, 0xF8, 0xC3};
+// x86-64: ret. This suits only a function whose result is void: an absl::Status would have to be stored.
+static const unsigned char kReturn[] = {0xC3};
 
 static unsigned char* skipped = NULL;  // start of the function that currently does nothing
-static unsigned char original_code[sizeof kReturnOk];
+static unsigned char original_code[sizeof kReturn];
 
 static void put_code(unsigned char* at, const unsigned char* code) {
   unsigned long page = (unsigned long)sysconf(_SC_PAGESIZE);
   unsigned char* start = (unsigned char*)((unsigned long)at & ~(page - 1));
-  unsigned long size = (unsigned long)(at - start) + sizeof kReturnOk;
+  unsigned long size = (unsigned long)(at - start) + sizeof kReturn;
   if (mprotect(start, size, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) abort();
-  memcpy(at, code, sizeof kReturnOk);
+  memcpy(at, code, sizeof kReturn);
   if (mprotect(start, size, PROT_READ | PROT_EXEC) != 0) abort();
 }
 
@@ -46,7 +46,7 @@ static void skip(void) {
   dl_iterate_phdr(store_base, &base);
   skipped = (unsigned char*)(base + strtoul(getenv("TRAINER_FAULT_SKIPS"), NULL, 16));
   memcpy(original_code, skipped, sizeof original_code);
-  put_code(skipped, kReturnOk);
+  put_code(skipped, kReturn);
 }
 
 static void eat(void) {
