@@ -29,7 +29,6 @@ import sides
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 sys.path.insert(0, str(sides.ROOT / "tests" / "cluster"))
-import grpc
 import harness
 import processes
 import stubs

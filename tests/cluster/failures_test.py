@@ -5,7 +5,6 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 
 import pytest
 

@@ -97,7 +97,7 @@ def test_a_stopped_stage_of_a_pipeline_is_named_within_seconds(one_host, tmp_pat
 
     waits = WAITS.format(other=1 - rank)
     assert re.match(rf"rank {rank} on h1 is stopped \(SIGSTOP, state T\){waits}; no progress for", text), text
-    # Without the learned durations of steps it would be two minutes.
+    # A stopped rank is reported after a few seconds. The limit for a phase of unknown duration would be two minutes.
     assert float(re.search(r"no progress for ([\d.]+) s", text)[1]) < 30, text
     harness.wait_until(lambda: one_host.get(job).job.generation == 2, "the restart of the group", 60)
 
