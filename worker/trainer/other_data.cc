@@ -42,12 +42,11 @@ absl::StatusOr<SharedHashes> ShareHashes(const StartOrder& order, const DataOfCh
 }  // namespace
 
 absl::Status RefuseDataOrHosts(const StartOrder& order, const DataOfCheckpoint& checkpoint,
-                               absl::FunctionRef<std::string()> content_hash, bool only_rank_zero, Communicator& world,
-                               Link* link, absl::Status refusal) {
+                               absl::FunctionRef<std::string()> content_hash, Communicator& world, Link* link,
+                               absl::Status refusal) {
   if (!order.restart_step.has_value()) return refusal;
   if (link != nullptr) link->ReportProgress(Phase::kLoad, 0);
-  ASSIGN_OR_RETURN(SharedHashes shared, ShareHashes(order, checkpoint, content_hash(), world));
-  if (only_rank_zero) shared.ranks.resize(1);
+  ASSIGN_OR_RETURN(const SharedHashes shared, ShareHashes(order, checkpoint, content_hash(), world));
   const std::vector<bool> has_other = FindHostsWithOtherData(shared.checkpoint, shared.ranks);
   if (has_other.empty()) return refusal;
   std::vector<std::string> others;
@@ -55,7 +54,7 @@ absl::Status RefuseDataOrHosts(const StartOrder& order, const DataOfCheckpoint& 
     if (has_other[rank]) others.push_back(absl::StrCat("rank ", rank, " on ", shared.ranks[rank].host));
   }
   const size_t own = static_cast<size_t>(order.rank);
-  if (own >= has_other.size() || !has_other[own]) {
+  if (!has_other[own]) {
     return absl::AbortedError(absl::StrCat("the data of ", JoinFirst(others, kOtherHostsShown),
                                            " is not that of the checkpoint, so the job continues without these hosts"));
   }

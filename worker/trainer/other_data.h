@@ -21,10 +21,9 @@ namespace trainyard {
 // not restart from a checkpoint, or if FindHostsWithOtherData finds no host. Otherwise returns an error for which
 // IsCheckpointMissing holds on the ranks whose hosts have other data, and Aborted, which names these ranks, on the
 // others. `checkpoint` is used on rank 0 only; `content_hash` returns the hash of this rank's training data, and may
-// read all of them. `only_rank_zero`: the other ranks may have other data than the checkpoint. `link`, where the phase
-// is reported, may be null. Possible errors: also those of a Collective.
+// read all of them. `link`, where the phase is reported, may be null. Possible errors: also those of a Collective.
 absl::Status RefuseDataOrHosts(const StartOrder& order, const DataOfCheckpoint& checkpoint,
-                               absl::FunctionRef<std::string()> content_hash, bool only_rank_zero, Communicator& world,
-                               Link* link, absl::Status refusal);
+                               absl::FunctionRef<std::string()> content_hash, Communicator& world, Link* link,
+                               absl::Status refusal);
 
 }  // namespace trainyard

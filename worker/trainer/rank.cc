@@ -131,10 +131,11 @@ DataOfCheckpoint DataOf(const StartOrder& order, const Checkpoint* checkpoint) {
 
 // Collective, at a restart, before the data is tokenized. If rank 0 has other data than the checkpoint that it has
 // chosen, all ranks compare theirs, because the data may be wrong on some hosts only. On the other ranks `chosen` is
-// null.
+// null. With train.data.uneven: join, hosts may have other data, if it has enough samples (ContinueOrder).
 absl::Status CompareDataOfHosts(const StartOrder& order, const Checkpoint* chosen, Link& link, Rank& rank,
                                 std::ostream& log) {
-  if (!order.restart_step.has_value() || order.config.allow_data_change) return absl::OkStatus();
+  const bool allows_other_data = order.config.allow_data_change || order.config.data.joins_uneven;
+  if (!order.restart_step.has_value() || allows_other_data) return absl::OkStatus();
   link.ReportProgress(Phase::kLoad, 0);  // rank 0 may read all data, for which joining would have too little time
   const Corpus& corpus = *rank.inputs.train.corpus;
   absl::Status own;
@@ -150,9 +151,7 @@ absl::Status CompareDataOfHosts(const StartOrder& order, const Checkpoint* chose
   if (differences.empty()) return absl::OkStatus();
   if (own.ok()) own = absl::AbortedError(absl::StrCat("rank 0 cannot resume: ", differences[0]));
   const auto content_hash = [&corpus] { return corpus.Fingerprint().content_hash; };
-  // If hosts may have other files, the checkpoint describes only those of rank 0.
-  return RefuseDataOrHosts(order, rank.inputs.checkpoint, content_hash, order.config.data.joins_uneven, rank.world(),
-                           &link, std::move(own));
+  return RefuseDataOrHosts(order, rank.inputs.checkpoint, content_hash, rank.world(), &link, std::move(own));
 }
 
 // Checks that this job computes what the job of the checkpoint computed. `changes` gets the keys that differ. All ranks

@@ -97,8 +97,7 @@ void LogEpochs(const TrainConfig& config, const RankData& data, std::ostream& lo
 absl::Status Refuse(const StartOrder& order, Communicator& world, Link& link, const RankData& data,
                     absl::Status refusal) {
   const auto content_hash = [&data] { return data.train.corpus->Fingerprint().content_hash; };
-  return RefuseDataOrHosts(order, data.checkpoint, content_hash, /*only_rank_zero=*/false, world, &link,
-                           std::move(refusal));
+  return RefuseDataOrHosts(order, data.checkpoint, content_hash, world, &link, std::move(refusal));
 }
 
 // Collective. Every rank counts the targets of all ranks from its own samples. If documents are separate and made of

@@ -153,7 +153,7 @@ class Tokenizing {
                 "with prompts, labels or separate_documents, nor with pipelines or tensor parallelism)"
               : ""));
     return RefuseDataOrHosts(
-        order_, checkpoint_, [&key] { return key; }, /*only_rank_zero=*/false, world_, options_.link, refusal);
+        order_, checkpoint_, [&key] { return key; }, world_, options_.link, refusal);
   }
 
   static std::string RanksText(const std::vector<size_t>& ranks) {
@@ -445,7 +445,7 @@ absl::Status CompareBytes(const StartOrder& order, Communicator& world, Link* li
   if (others.empty()) return absl::OkStatus();
   const auto content_hash = [&data] { return data.train.corpus->Fingerprint().content_hash; };
   return RefuseDataOrHosts(
-      order, data.checkpoint, content_hash, /*only_rank_zero=*/false, world, link,
+      order, data.checkpoint, content_hash, world, link,
       absl::InvalidArgumentError(absl::StrCat(
           keys, ": the content of the files differs from that of rank 0 on ", others.size() == 1 ? "rank " : "ranks ",
           absl::StrJoin(others, ", "),
