@@ -142,7 +142,9 @@ class Tokenizing {
     const bool may_join =
         !plan_.rules.has_documents() && !plan_.rules.separate_documents && !DividesModel(order_.config);
     if (others.empty()) return key;
-    if (joins && may_join) {
+    // The fields of JSONL may follow from the first line, so that only some of the ranks find documents.
+    ASSIGN_OR_RETURN(const double refusing, Sum(joins && may_join ? 0 : 1));
+    if (refusing == 0) {
       RETURN_IF_ERROR(CheckSameTokenizer());
       return key;
     }

@@ -157,5 +157,23 @@ TEST_F(UnevenDataTest, HostsWithOtherTokenizers_AreRefused) {
   }
 }
 
+TEST_F(UnevenDataTest, DocumentsOnOneHostOnly_AreRefusedByAllRanks) {
+  std::ofstream(folder_ / "text.jsonl") << R"({"text": "a line of text, long enough for a sample"})"
+                                        << "\n";
+  std::ofstream(folder_ / "chat.jsonl") << R"({"prompt": "one", "response": "two"})"
+                                        << "\n";
+  StartOrder order = JoiningOrder("run", 2);
+  order.config.data.text = {};
+
+  const auto refused = RunTwo(order, [this](size_t rank, TrainConfig::Data& data) {
+    data.jsonl = {folder_ / (rank == 0 ? "text.jsonl" : "chat.jsonl")};
+  });
+
+  EXPECT_THAT(refused->codes, ElementsAre(kExitRefused, kExitRefused)) << refused->logs[0].str();
+  for (const auto& link : refused->links) {
+    EXPECT_THAT(MessageOf(*link), HasSubstr("differs from that of rank 0 on rank 1; give all hosts the same files"));
+  }
+}
+
 }  // namespace
 }  // namespace trainyard
