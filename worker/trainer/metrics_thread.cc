@@ -79,7 +79,7 @@ void MetricsThread::Serve(State& state) {
 
 void MetricsThread::Write(absl::string_view line) {
   absl::MutexLock lock(&state_->mu);
-  const bool has_space = state_->lines.size() + line.size() <= kMetricsPending;
+  const bool has_space = state_->lines.size() + line.size() <= kPendingBytesMax;
   if (has_space) state_->lines.append(line.data(), line.size());
   ++state_->requested;
   state_->changed.SignalAll();

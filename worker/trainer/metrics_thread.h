@@ -35,7 +35,7 @@ class MetricsThread {
   MetricsThread& operator=(const MetricsThread&) = delete;
 
   // Has the fence checked, and then the line appended. No line is appended once the fence belongs to another generation
-  // or job. A line is dropped if more than kMetricsPending bytes wait.
+  // or job. A line is dropped if more than kPendingBytesMax wait.
   void Write(absl::string_view line);
   // Has the fence checked.
   void Check();

@@ -51,6 +51,27 @@ absl::StatusOr<ParallelOptions> OptionsOf(const StartOrder& order, Strategy stra
       .recompute = {.mode = recompute, .every = parallel.recompute_every}, .data = data, .update = update};
 }
 
+LrSchedule::Kind KindFrom(TrainConfig::LrScheduleKind kind) {
+  switch (kind) {
+    case TrainConfig::LrScheduleKind::kLinear:
+      return LrSchedule::Kind::kLinear;
+    case TrainConfig::LrScheduleKind::kConstant:
+      return LrSchedule::Kind::kConstant;
+    case TrainConfig::LrScheduleKind::kInverseSqrt:
+      return LrSchedule::Kind::kInverseSqrt;
+    case TrainConfig::LrScheduleKind::kWsd:
+      return LrSchedule::Kind::kWsd;
+    case TrainConfig::LrScheduleKind::kCosine:
+      break;
+  }
+  return LrSchedule::Kind::kCosine;
+}
+
+LrSchedule::Decay DecayFrom(TrainConfig::DecayShape shape) {
+  if (shape == TrainConfig::DecayShape::kLinear) return LrSchedule::Decay::kLinear;
+  return shape == TrainConfig::DecayShape::kSqrt ? LrSchedule::Decay::kSqrt : LrSchedule::Decay::kCosine;
+}
+
 }  // namespace
 
 absl::StatusOr<Mesh> MeshOf(const StartOrder& order) {
@@ -81,6 +102,19 @@ LossScaleConfig LossScalingOf(const TrainConfig& config) {
           .hysteresis = scale.hysteresis,
           .min = scale.min,
           .dynamic = !scale.is_static};
+}
+
+LrSchedule LrScheduleOf(const TrainConfig& config) {
+  const TrainConfig::LrSchedule& schedule = config.lr_schedule;
+  return {.kind = KindFrom(schedule.kind),
+          .peak = config.optimizer.lr,
+          .warmup_steps = schedule.warmup_steps,
+          .total_steps = config.steps,
+          .min_ratio = schedule.min_ratio,
+          .zero_based = schedule.zero_based,
+          .decay_steps = schedule.decay_steps,
+          .decay = DecayFrom(schedule.decay),
+          .timescale = std::max<uint64_t>(schedule.timescale, 1)};
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakePart(const StartOrder& order, const RankDevice& device,

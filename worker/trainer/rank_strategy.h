@@ -1,5 +1,5 @@
 // How the settings of a job become the parts of one rank: the mesh, the rank's part of the model, its strategy and its
-// executor. Used by PrepareRank (rank.h), on the loop's thread.
+// executor, and the learning rates. Used by PrepareRank (rank.h) and the Trainer, on the loop's thread.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "worker/model/model.h"
 #include "worker/model/tensor_group.h"
 #include "worker/numerics/loss_scaler.h"
+#include "worker/numerics/lr_schedule.h"
 #include "worker/numerics/precision.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/rank.h"
@@ -23,6 +24,8 @@ absl::StatusOr<Mesh> MeshOf(const StartOrder& order);
 absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config);
 
 LossScaleConfig LossScalingOf(const TrainConfig& config);
+
+LrSchedule LrScheduleOf(const TrainConfig& config);
 
 // This rank's part of the model, without memory for its parameters, in the type of the master weights, which is also
 // the type in checkpoints. `tensor_group` may be null for a model that runs no pass. Possible errors: those of

@@ -16,6 +16,7 @@
 #include "worker/diagnostics/ledger.h"
 #include "worker/numerics/lr_schedule.h"
 #include "worker/saving/state.h"
+#include "worker/trainer/rank_strategy.h"
 #include "worker/trainer/stopwatch.h"
 
 namespace trainyard {
@@ -26,40 +27,6 @@ constexpr absl::Duration kMetricsWait = absl::Seconds(1);
 
 double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-LrSchedule::Kind KindFrom(TrainConfig::LrScheduleKind kind) {
-  switch (kind) {
-    case TrainConfig::LrScheduleKind::kLinear:
-      return LrSchedule::Kind::kLinear;
-    case TrainConfig::LrScheduleKind::kConstant:
-      return LrSchedule::Kind::kConstant;
-    case TrainConfig::LrScheduleKind::kInverseSqrt:
-      return LrSchedule::Kind::kInverseSqrt;
-    case TrainConfig::LrScheduleKind::kWsd:
-      return LrSchedule::Kind::kWsd;
-    case TrainConfig::LrScheduleKind::kCosine:
-      break;
-  }
-  return LrSchedule::Kind::kCosine;
-}
-
-LrSchedule::Decay DecayFrom(TrainConfig::DecayShape shape) {
-  if (shape == TrainConfig::DecayShape::kLinear) return LrSchedule::Decay::kLinear;
-  return shape == TrainConfig::DecayShape::kSqrt ? LrSchedule::Decay::kSqrt : LrSchedule::Decay::kCosine;
-}
-
-LrSchedule LrScheduleFrom(const TrainConfig& config) {
-  const TrainConfig::LrSchedule& schedule = config.lr_schedule;
-  return {.kind = KindFrom(schedule.kind),
-          .peak = config.optimizer.lr,
-          .warmup_steps = schedule.warmup_steps,
-          .total_steps = config.steps,
-          .min_ratio = schedule.min_ratio,
-          .zero_based = schedule.zero_based,
-          .decay_steps = schedule.decay_steps,
-          .decay = DecayFrom(schedule.decay),
-          .timescale = std::max<uint64_t>(schedule.timescale, 1)};
 }
 
 EvaluationPolicy::Settings EvaluationSettings(const TrainConfig& config, const RankData& data) {
@@ -175,7 +142,7 @@ void Trainer::OpenMetrics() {
 absl::Status Trainer::MakeStep() {
   EnterStep();
   const Stopwatch whole;
-  StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleFrom(config_), step_), .epoch = EpochsAfter(step_)};
+  StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleOf(config_), step_), .epoch = EpochsAfter(step_)};
   AgreementTerms terms;
   const double waited_before_s = rank_.waited_for_model_s(), waited_for_data_before_s = rank_.strategy->waited_s();
   RETURN_IF_ERROR(Compute());
@@ -479,6 +446,7 @@ absl::Status Trainer::AwaitMetrics() {
   if (metrics_ != nullptr) {
     metrics_->Check();
     metrics_->Await(kMetricsWait);
+    LogMetricsWarning();
   }
   return CheckFence();
 }
@@ -500,6 +468,10 @@ void Trainer::RecordMemory(StepRecord& record) {
 // A failure to write metrics causes a warning and does not fail the job.
 void Trainer::Write(absl::string_view metrics_line) {
   metrics_->Write(metrics_line);
+  LogMetricsWarning();
+}
+
+void Trainer::LogMetricsWarning() {
   if (const std::string warning = metrics_->TakeWarning(); !warning.empty()) log_ << warning << std::endl;
 }
 

@@ -93,6 +93,8 @@ class Trainer {
   // How many epochs of the data the steps up to `step` have used; 0: the data has no end.
   double EpochsAfter(uint64_t step) const;
   void Write(absl::string_view metrics_line);
+  // Logs that metrics could not be written, or had to wait, once for each such time.
+  void LogMetricsWarning();
   void RecordMemory(StepRecord& record);
 
   const StartOrder& order_;
