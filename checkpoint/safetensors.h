@@ -68,7 +68,8 @@ class SafetensorsFile {
 };
 
 // Checks the header of an open file of `file_bytes` bytes, as SafetensorsFile::Open does, but reads it without a
-// mapping, so that a file that shrinks meanwhile causes an error and does not end the process. Fails with DataLoss, and with errors of reading.
+// mapping, so that a file that shrinks meanwhile causes an error and does not end the process. Fails with DataLoss, and
+// with errors of reading.
 absl::Status CheckSafetensorsHeader(int fd, const std::string& path, uint64_t file_bytes);
 
 // Returns the header of a file that holds `tensors` one after another, including its 8 bytes of length, padded so that

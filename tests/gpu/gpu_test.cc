@@ -218,7 +218,6 @@ TEST_F(Gpu, NormAndAdamW_MatchTheCpu) {
   EXPECT_TRUE(weights.equal(on_gpu.to(at::kBFloat16)));
 }
 
-// The reference is LibTorch's kernels on the CPU.
 TEST_F(Gpu, StreamWaits_MeasureWhatTheStreamDoesBetweenTheirEvents_UpToTheLastEnd) {
   StreamWaits waits(kGpu);
   const at::Tensor matrix = OnGpu(int64_t{1} << 22, 0).view({2048, 2048});
@@ -242,6 +241,7 @@ TEST_F(Gpu, StreamWaits_MeasureWhatTheStreamDoesBetweenTheirEvents_UpToTheLastEn
   EXPECT_EQ(waits.Seconds(), 0) << "the wait came after the last End";
 }
 
+// The reference is LibTorch's kernels on the CPU.
 TEST_F(Gpu, CrossEntropyOfRows_MatchesTheCpu) {
   ASSERT_EQ(cuda_->Use(0)->slow_kernels_reason, "");
   constexpr int64_t kRows = 300, kColumns = 10'001, kPadded = 10'048;

@@ -22,8 +22,7 @@ at::Tensor CrossEntropyOnGpu(const at::Tensor& scores, const at::Tensor& targets
                   targets.scalar_type() == at::kLong && scores.size(0) == targets.size(0) && scores.size(1) % 64 == 0 &&
                   columns <= scores.size(1),
               "cross_entropy_ needs dense scores [rows, a multiple of 64] aligned to 16 bytes, one int64 target per "
-              "row, and at "
-              "most as many columns as scores has");
+              "row, and at most as many columns as scores has");
   TORCH_CHECK(scores.device() == targets.device(), "cross_entropy_ needs scores and targets on the same GPU");
   const c10::cuda::CUDAGuard guard(scores.device());
   at::Tensor losses = at::empty({scores.size(0)}, scores.options().dtype(at::kFloat));
