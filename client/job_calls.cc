@@ -20,9 +20,9 @@ constexpr size_t kPage = 1000;
 
 void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout)); }
 
-// Makes a unary call, at most kTries times until it is answered. Every request can be repeated; with expected_version,
-// a repeated request fails if the first one took effect although its answer was lost. Sets `sent` to the number of
-// requests that were sent.
+// Makes a unary call, at most kTries times until it is answered. Every request can be repeated; with expected_version
+// and without request_id, a repeated request fails if the first one took effect although its answer was lost. Sets
+// `sent` to the number of requests that were sent.
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> Call(Connection& connection, const Request& request, Method method, int* sent = nullptr) {
   absl::Duration pause = limits::kReconnectMin;
