@@ -41,6 +41,17 @@ absl::StatusOr<Response> Call(Connection& connection, const Request& request, Me
   }
 }
 
+// Makes a call whose request may have a request_id. An older coordinator refuses a request with a field that it does not
+// know, and gets the request without the id then. A refused request has had no effect, so another invalid field only
+// leads to the same refusal.
+template <typename Request, typename Method>
+absl::StatusOr<v1::Job> CallWithId(Connection& connection, Request request, Method method) {
+  absl::StatusOr<v1::Job> job = Call<Request, v1::Job>(connection, request, method);
+  if (request.request_id().empty() || !absl::IsInvalidArgument(job.status())) return job;
+  request.clear_request_id();
+  return Call<Request, v1::Job>(connection, request, method);
+}
+
 }  // namespace
 
 absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::SubmitRequest& request) {
@@ -69,7 +80,7 @@ absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job
 }
 
 absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request) {
-  return Call<v1::RestartRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Restart);
+  return CallWithId(connection, request, &v1::JobService::StubInterface::Restart);
 }
 
 absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request) {
@@ -77,7 +88,7 @@ absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest&
 }
 
 absl::StatusOr<v1::Job> SaveJob(Connection& connection, const v1::SaveRequest& request) {
-  return Call<v1::SaveRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Save);
+  return CallWithId(connection, request, &v1::JobService::StubInterface::Save);
 }
 
 absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeRequest& request) {
