@@ -46,7 +46,7 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, RestartJob& event) {
-  AnswerOnceForJob(turn, event.call, event.request, [&](Job& job) {
+  AnswerOnceForJob(turn, event.call, event.request.now() ? "restart now" : "restart", event.request, [&](Job& job) {
     return Recorded(turn, job, "restart", event.by, Restart(turn, job, event.request));
   });
 }

@@ -85,8 +85,7 @@ function ask(action, target, fixed) {
     try {
       const options = Object.fromEntries(boxes.map(([key, box]) => [key, box.checked]));
       const message = {...fixed, ...action.fixed, ...options, reason: reason.value.trim()};
-      // With another option it is another request.
-      if (action.once) message.request_id = options.now ? `${id}-now` : id;
+      if (action.once) message.request_id = id;
       await call(action.method, message, user.value.trim());
       dialog.close();
       setText(byId("done"), `${action.title} was requested for ${target}.`);

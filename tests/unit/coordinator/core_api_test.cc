@@ -343,7 +343,7 @@ TEST_F(CoreApi, RestartAndSaveWithAnId_TakeEffectOnce_AlsoIfTheNextCoordinatorGe
   restart.set_request_id("restart-1");
   v1::SaveRequest save;
   save.set_job_id(kJob);
-  save.set_request_id("save-1");
+  save.set_request_id("restart-1");  // a request of another kind may have the same id
 
   ASSERT_TRUE(caller_.Call<RestartJob>(restart).status.ok());
   host.Apply();
@@ -363,6 +363,9 @@ TEST_F(CoreApi, RestartAndSaveWithAnId_TakeEffectOnce_AlsoIfTheNextCoordinatorGe
     EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << "the job was restarted again";
   }
 
+  restart.set_now(false);
+  EXPECT_TRUE(absl::IsAborted(caller_.Call<RestartJob>(restart).status)) << "with another `now` it is another request";
+  restart.set_now(true);
   restart.set_request_id("restart-2");
   EXPECT_TRUE(absl::IsAborted(caller_.Call<RestartJob>(restart).status)) << "another request, for an older version";
   restart.clear_expected_version();
