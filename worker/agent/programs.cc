@@ -1,9 +1,11 @@
 #include "worker/agent/programs.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 
 namespace trainyard::agent {
 namespace {
@@ -37,6 +39,9 @@ std::string Programs::FindReplaced() const {
     struct stat now = {};
     const bool exists = stat(program.path.c_str(), &now) == 0;
     if (exists && IsSameFile(now, program.info)) continue;
+    if (!exists && errno != ENOENT && errno != ENOTDIR) {  // for example, a network file system is away for a moment
+      return std::string(ErrnoStatus(errno, absl::StrCat("cannot examine ", program.path)).message());
+    }
     return absl::StrCat(program.path, exists ? " was replaced" : " was removed",
                         " after this daemon had started, for example by an upgrade; restart the daemon (systemctl "
                         "restart trainyard-worker)");

@@ -20,7 +20,8 @@ class Programs {
   Programs(const Programs&) = delete;
   Programs& operator=(const Programs&) = delete;
 
-  // Returns which program was replaced or removed, and what to do; empty: none was.
+  // Returns which program was replaced or removed, and what to do, or which one cannot be examined; empty: all are as
+  // they were.
   std::string FindReplaced() const;
 
  private:

@@ -147,6 +147,10 @@ TEST_F(HomeTest, ReplacedProgram_IsNotStarted) {
 
   std::filesystem::remove(shim);
   EXPECT_THAT(home_->Inspect().trouble, StartsWith(absl::StrCat(shim, " was removed")));
+
+  // A link to itself stands for a file system that answers with an error.
+  std::filesystem::create_symlink(shim, shim);
+  EXPECT_THAT(home_->Inspect().trouble, StartsWith(absl::StrCat("cannot examine ", shim)));
 }
 
 TEST_F(HomeTest, RootThatAnotherUserCanChange_IsRefused) {
