@@ -27,7 +27,7 @@ def _row(job):
 
 
 def _columns(text):
-    """How many columns of a terminal a text takes; trainctl counts in the same way (client/column_width.h)."""
+    """How many columns of a terminal a text takes; trainctl (client/column_width.h) counts rare characters better."""
     return sum(0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else
                2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
