@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/column_width.h"
 #include "client/text.h"
 #include "common/escape.h"
 
@@ -29,7 +30,7 @@ std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl
   for (const std::string& line :
        {absl::StrCat(label, " ", bar, percent, amounts, rate), absl::StrCat(label, " ", bar, percent, amounts),
         absl::StrCat(label, " ", percent, amounts)}) {
-    if (columns <= 0 || line.size() < static_cast<size_t>(columns)) return line;
+    if (columns <= 0 || TextColumns(line) < static_cast<size_t>(columns)) return line;
   }
   // The share is more important than the end of a long label.
   const size_t space = static_cast<size_t>(std::max(columns, 1));

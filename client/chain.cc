@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "client/column_width.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
@@ -88,10 +89,10 @@ std::string EventText(const v1::Event& event, const EventTextOptions& options) {
                               ? (event.host().empty() ? "cluster" : absl::StrCat("host ", event.host()))
                               : absl::StrCat(event.job_id(), event.generation() > 0 ? " g" : "",
                                              event.generation() > 0 ? absl::StrCat(event.generation()) : "");
-    absl::StrAppend(&line, absl::StrFormat("%-13s  ", Printable(subject, 80)));
+    absl::StrAppend(&line, Padded(Printable(subject, 80), 13), "  ");
   }
-  absl::StrAppend(&line, absl::StrFormat("%-12s  ", Printable(description.kind, 64)));
-  return absl::StrCat(line, Indented(description.text, line.size()));
+  absl::StrAppend(&line, Padded(Printable(description.kind, 64), 12), "  ");
+  return absl::StrCat(line, Indented(description.text, TextColumns(line)));
 }
 
 std::string DroppedText(uint64_t dropped) {

@@ -15,6 +15,7 @@
 #include "client/job_stream.h"
 #include "client/output.h"
 #include "client/text.h"
+#include "common/ids.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -89,6 +90,7 @@ absl::Status SaveNow(const Globals& globals, SaveNowOptions options) {
   v1::SaveRequest request;
   request.set_job_id(options.job_id);
   request.set_reason(options.reason);
+  request.set_request_id(RandomId(kRequestIdLength));
   ASSIGN_OR_RETURN(v1::Job job, SaveJob(*connection, request));
   if (options.wait) return AwaitSave(*connection, job, last_sequence, options);
   if (options.json) {

@@ -20,9 +20,9 @@ constexpr size_t kPage = 1000;
 
 void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout)); }
 
-// Makes a unary call, at most kTries times until it is answered. Every request can be repeated; with expected_version,
-// a repeated request fails if the first one took effect although its answer was lost. Sets `sent` to the number of
-// requests that were sent.
+// Makes a unary call, at most kTries times until it is answered. Every request can be repeated; with expected_version
+// and without request_id, a repeated request fails if the first one took effect although its answer was lost. Sets
+// `sent` to the number of requests that were sent.
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> Call(Connection& connection, const Request& request, Method method, int* sent = nullptr) {
   absl::Duration pause = limits::kReconnectMin;
@@ -39,6 +39,17 @@ absl::StatusOr<Response> Call(Connection& connection, const Request& request, Me
     absl::SleepFor(std::max(pause, std::min(RetryDelayOf(status).value_or(pause), limits::kReconnectMax)));
     pause = std::min(pause * 2, limits::kReconnectMax);
   }
+}
+
+// Makes a call whose request may have a request_id. An older coordinator refuses a request with a field that it does not
+// know, and gets the request without the id then. A refused request has had no effect, so another invalid field only
+// leads to the same refusal.
+template <typename Request, typename Method>
+absl::StatusOr<v1::Job> CallWithId(Connection& connection, Request request, Method method) {
+  absl::StatusOr<v1::Job> job = Call<Request, v1::Job>(connection, request, method);
+  if (request.request_id().empty() || !absl::IsInvalidArgument(job.status())) return job;
+  request.clear_request_id();
+  return Call<Request, v1::Job>(connection, request, method);
 }
 
 }  // namespace
@@ -69,7 +80,7 @@ absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job
 }
 
 absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request) {
-  return Call<v1::RestartRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Restart);
+  return CallWithId(connection, request, &v1::JobService::StubInterface::Restart);
 }
 
 absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request) {
@@ -77,7 +88,7 @@ absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest&
 }
 
 absl::StatusOr<v1::Job> SaveJob(Connection& connection, const v1::SaveRequest& request) {
-  return Call<v1::SaveRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Save);
+  return CallWithId(connection, request, &v1::JobService::StubInterface::Save);
 }
 
 absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeRequest& request) {

@@ -13,12 +13,17 @@
 
 namespace trainyard::client {
 
+// The length of the random ids that keep a retried Restart or Save from taking effect twice.
+inline constexpr int kRequestIdLength = 16;
+
 // A request with a job_id is submitted only once even if retried. Possible errors: those of the RPC.
 absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::SubmitRequest& request);
 absl::StatusOr<v1::FindJobsResponse> FindJobs(Connection& connection, const v1::FindJobsRequest& request);
 absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id);
 absl::StatusOr<v1::Job> CancelJob(Connection& connection, const v1::CancelRequest& request);
 absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason);
+// A request with a request_id takes effect only once even if retried, unless the coordinator is older than this field;
+// the same applies to SaveJob.
 absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request);
 absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request);
 absl::StatusOr<v1::Job> SaveJob(Connection& connection, const v1::SaveRequest& request);

@@ -10,6 +10,7 @@
 #include "client/job_calls.h"
 #include "client/output.h"
 #include "client/text.h"
+#include "common/ids.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -39,6 +40,7 @@ Request RequestOf(const Options& options) {
 absl::StatusOr<v1::Job> Restart(Connection& connection, const Options& options) {
   auto request = RequestOf<v1::RestartRequest>(options);
   request.set_now(options.now);
+  request.set_request_id(RandomId(kRequestIdLength));
   return RestartJob(connection, request);
 }
 

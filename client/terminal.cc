@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/column_width.h"
 #include "client/output.h"
 #include "common/escape.h"
 
@@ -102,11 +103,11 @@ std::string CutToColumns(absl::string_view text, size_t columns) {
       text.remove_prefix(code.size());
       continue;
     }
-    const bool starts_character = (text[0] & 0xC0) != 0x80;
-    if (starts_character && used == columns) break;
-    used += starts_character ? 1 : 0;
-    cut += text[0];
-    text.remove_prefix(1);
+    const ShownCharacter character = FirstCharacter(text);
+    used += character.columns;
+    if (used > columns) break;
+    absl::StrAppend(&cut, text.substr(0, character.bytes));
+    text.remove_prefix(character.bytes);
   }
   if (coloured) absl::StrAppend(&cut, kEndColour);
   return cut;

@@ -27,7 +27,8 @@ enum class Style { kPlain, kGood, kWarning, kBad };
 // `text` in the colour of `style`; unchanged without `colour` or in plain style. REQUIRES: `text` is escaped.
 std::string Styled(absl::string_view text, Style style, bool colour);
 
-// The first `columns` code points of `text`. Colour codes have no width, and are ended where the text is cut. Pure.
+// The beginning of `text` that takes at most `columns` columns (column_width.h). Colour codes have no width, and are
+// ended where the text is cut. Pure.
 std::string CutToColumns(absl::string_view text, size_t columns);
 
 class Terminal {

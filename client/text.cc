@@ -9,26 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "client/column_width.h"
 #include "common/escape.h"
 
 namespace trainyard::client {
 namespace {
 
 bool StartsCharacter(char c) { return (c & 0xC0) != 0x80; }
-
-// Width of `text`: its number of code points.
-size_t Width(absl::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), StartsCharacter));
-}
-
-// Length in bytes of the first `columns` code points of `text`.
-size_t BytesOf(absl::string_view text, size_t columns) {
-  size_t bytes = 0;
-  for (size_t used = 0; bytes < text.size(); ++bytes) {
-    if (StartsCharacter(text[bytes]) && used++ == columns) break;
-  }
-  return bytes;
-}
 
 // Length in bytes of the escape sequence at the start of `text` (ECMA-48).
 size_t SequenceBytes(absl::string_view text) {
@@ -105,8 +92,7 @@ void AppendPlaces(const std::vector<std::string>& row, const std::vector<Layout:
     std::string line(indent, ' ');
     for (size_t i = 0; i < places.size(); ++i) {
       const std::string cell = y < cells[i].size() ? cells[i][y] : "";
-      const size_t width = Width(cell);
-      absl::StrAppend(&line, cell, std::string(places[i].width - std::min(width, places[i].width) + kGap, ' '));
+      absl::StrAppend(&line, Padded(cell, places[i].width), std::string(kGap, ' '));
     }
     AppendLine(std::move(line), text);
   }
@@ -149,8 +135,9 @@ std::string BytesText(uint64_t bytes) {
 std::vector<std::string> WrapText(absl::string_view text, size_t columns) {
   columns = std::max<size_t>(columns, 1);
   std::vector<std::string> lines;
-  while (Width(text) > columns) {
-    size_t end = BytesOf(text, columns);
+  while (TextColumns(text) > columns) {
+    // A character of two columns is not divided, even if the line has only one.
+    size_t end = std::max(BytesWithin(text, columns), FirstCharacter(text).bytes);
     // The last blank at which the line can end; it may directly follow the line.
     const size_t blank = text.substr(0, end + 1).rfind(' ');
     if (blank != absl::string_view::npos && blank > 0) end = blank;
@@ -165,7 +152,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows, int columns
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max({widths[i], Width(row[i]), size_t{1}});
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max({widths[i], TextColumns(row[i]), size_t{1}});
   }
   const size_t limit =
       columns <= 0 ? std::numeric_limits<size_t>::max() / 2 : std::max(static_cast<size_t>(columns), kIndent + 1);

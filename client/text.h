@@ -23,7 +23,7 @@ std::string BytesText(uint64_t bytes);
 // REQUIRES: cells contain no newlines.
 std::string Table(const std::vector<std::vector<std::string>>& rows, int columns = 0);
 
-// Splits `text` into lines of at most `columns` code points, at blanks where possible. Never empty.
+// Splits `text` into lines of at most `columns` columns (column_width.h), at blanks where possible. Never empty.
 std::vector<std::string> WrapText(absl::string_view text, size_t columns);
 
 // `text` on one line with control characters escaped (common/escape.h), cut to at most `bytes_max`.

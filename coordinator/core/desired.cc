@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "coordinator/handlers/slots.h"
+
 namespace trainyard {
 namespace {
 
@@ -18,10 +20,14 @@ bool IsDesired(const Job& job, const Rank& rank) {
 }
 
 // A paused or preempted job has been saved and may wait for days before it resumes from the disk, so other jobs may use
-// the memory of its snapshots.
-bool KeepsSnapshots(const Job& job) {
+// the memory of its snapshots. A job that waits to start again after a failure may have steps that only its snapshots
+// hold, so it keeps them for a time, as long as no other job uses its slots on the host.
+bool KeepsSnapshots(const State& state, const Job& job, const Host& host) {
   const bool was_preempted = job.state() == v1::JOB_STATE_QUEUED && !job.record.admitted();
-  return job.state() != v1::JOB_STATE_PAUSED && !was_preempted;
+  if (job.state() == v1::JOB_STATE_PAUSED || was_preempted || job.left_memory) return false;
+  const auto own = job.ranks_on.find(host.name);
+  if (!job.left_slots || own == job.ranks_on.end()) return true;
+  return UsedSlotsOf(state, host).count + own->second.size() <= host.slots;
 }
 
 // The number of hosts of the job whose first rank is before the first rank of this host.
@@ -102,7 +108,7 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   v1::DesiredState& desired = *message.mutable_desired();
   desired.set_revision(host.record.revision());
   for (const JobId& id : host.jobs) {
-    if (KeepsSnapshots(state.jobs.at(id))) desired.add_jobs(id.value());
+    if (KeepsSnapshots(state, state.jobs.at(id), host)) desired.add_jobs(id.value());
   }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);

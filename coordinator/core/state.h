@@ -183,6 +183,7 @@ struct Job {
   std::optional<uint64_t> loaded_generation;
   absl::Time waiting_since = absl::InfinitePast();  // since when it waits for slots
   bool left_slots = false;                          // the slots of its last group are no longer kept for it
+  bool left_memory = false;                         // the snapshots of its last group are no longer kept
   absl::Time spared_until = absl::InfinitePast();   // not preempted before this (JobRecord.spared_until_unix_ms)
   uint32_t failures_without_progress = 0;
   uint64_t step_at_last_failure = 0;

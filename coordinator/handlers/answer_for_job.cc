@@ -1,5 +1,6 @@
 #include "coordinator/handlers/answer_for_job.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,24 @@
 #include "coordinator/policy/lifecycle.h"
 
 namespace trainyard {
+namespace {
+
+// The number of requests that a job remembers. A caller repeats a request within minutes.
+constexpr int kRequestIdsMax = 8;
+
+bool HasCarriedOut(const Job& job, const std::string& request) {
+  const auto& requests = job.record.request_ids();
+  return std::find(requests.begin(), requests.end(), request) != requests.end();
+}
+
+void RememberRequest(Turn& turn, Job& job, const std::string& request) {
+  job.record.add_request_ids(request);
+  auto& ids = *job.record.mutable_request_ids();
+  if (ids.size() > kRequestIdsMax) ids.erase(ids.begin());
+  turn.Save(job);
+}
+
+}  // namespace
 
 std::string WithReason(absl::string_view what, const std::string& reason) {
   return reason.empty() ? std::string(what) : absl::StrCat(what, ": ", CutText(reason, 1024));
@@ -82,6 +101,22 @@ void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, uint64_t e
   if (status.ok()) status = act(job);
   if (!status.ok()) return turn.Emit(Reply{call, AboutJob(std::move(status), job), {}});
   turn.Emit(Reply{call, absl::OkStatus(), MakeJob(turn, job)});
+}
+
+void AnswerOnceForJob(Turn& turn, CallId call, const std::string& job_id, uint64_t expected_version,
+                      absl::string_view what, const std::string& request_id,
+                      absl::FunctionRef<absl::Status(Job&)> act) {
+  if (request_id.empty()) return AnswerForJob(turn, call, job_id, expected_version, act);
+  const std::string request = absl::StrCat(what, " ", request_id);
+  auto it = turn.state.jobs.find(JobId(job_id));
+  if (it != turn.state.jobs.end() && HasCarriedOut(it->second, request)) {
+    return turn.Emit(Reply{call, absl::OkStatus(), MakeJob(turn, it->second)});
+  }
+  AnswerForJob(turn, call, job_id, expected_version, [&](Job& job) {
+    absl::Status status = act(job);
+    if (status.ok()) RememberRequest(turn, job, request);
+    return status;
+  });
 }
 
 }  // namespace trainyard

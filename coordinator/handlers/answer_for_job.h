@@ -21,6 +21,17 @@ void AnswerForJob(Turn& turn, CallId call, const Request& request, absl::Functio
   AnswerForJob(turn, call, request.job_id(), request.expected_version(), act);
 }
 
+// The same for a request with a `request_id`, whose caller may repeat it because the answer was lost. `what`: what the
+// request asks for ("save"). If the job has carried out such a request with this id, the answer is the state of the
+// job, whatever `expected_version` is, and `act` is not called. An empty id names no request.
+void AnswerOnceForJob(Turn& turn, CallId call, const std::string& job_id, uint64_t expected_version,
+                      absl::string_view what, const std::string& request_id, absl::FunctionRef<absl::Status(Job&)> act);
+template <typename Request>
+void AnswerOnceForJob(Turn& turn, CallId call, absl::string_view what, const Request& request,
+                      absl::FunctionRef<absl::Status(Job&)> act) {
+  AnswerOnceForJob(turn, call, request.job_id(), request.expected_version(), what, request.request_id(), act);
+}
+
 // Returns Aborted if `expected` is neither 0 nor `version`. `version`: of `what` ("job k3x7q2ab").
 absl::Status CheckVersion(absl::string_view what, uint64_t version, uint64_t expected);
 

@@ -47,6 +47,7 @@ void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& hosts) {
   job.record.clear_failure();
   job.record.clear_stop_requests();
   job.left_slots = false;
+  job.left_memory = false;
   // A save that was requested and not made yet is requested from the new group once. Any save of this group answers the
   // request, because the group may begin with an earlier step than that of the request.
   job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);

@@ -57,6 +57,7 @@ constexpr Limit kLimits[] = {
     {.message = "FindJobsRequest", .field = "text", .required = true, .bytes_max = kNameBytes},
     {.message = "", .field = "job_id", .required = true, .bytes_max = kNameBytes},
     {.message = "", .field = "page_token", .bytes_max = kNameBytes},
+    {.message = "", .field = "request_id", .bytes_max = kNameBytes},
 };
 
 const Limit* LimitOf(const FieldDescriptor& field) {

@@ -53,22 +53,18 @@ int CountKept(const v1::Job& head, int limit) {
 // Records the grant or refusal of a complete checkpoint. The host of rank 0 receives it once the record is durable.
 void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady& ready) {
   CheckpointGrants& grants = *job.record.mutable_grants();
-  for (const v1::CheckpointInfo& info : job.head().checkpoints()) {
-    if (info.generation() == job.head().generation() && info.manifest_hash() == ready.manifest_hash()) return;
-  }
-  v1::CheckpointGrant grant = DecideGrant(job.head(), grants, ready);
-  if (FindGrant(grants, grant.generation(), grant.step(), grant.manifest_hash()) != nullptr)
-    return;  // a repeated request
-  grant.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
-  if (grant.refused()) {
+  std::optional<v1::CheckpointGrant> grant = DecideGrant(job.head(), grants, ready);
+  if (!grant.has_value()) return;  // a repeated request
+  grant->set_time_unix_ms(absl::ToUnixMillis(turn.wall));
+  if (grant->refused()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
-                absl::StrCat("the checkpoint of step ", grant.step(), " that rank 0 on ", rank.record.host(),
-                             " has completed is refused: ", grant.reason()));
+                absl::StrCat("the checkpoint of step ", grant->step(), " that rank 0 on ", rank.record.host(),
+                             " has completed is refused: ", grant->reason()));
   } else {
-    turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", grant.step(),
-                           " is granted its final name, ", grant.path()));
+    turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", grant->step(),
+                           " is granted its final name, ", grant->path()));
   }
-  AddGrant(std::move(grant), grants);
+  AddGrant(*std::move(grant), grants);
   turn.Save(job);
   turn.Push(rank.host());
 }

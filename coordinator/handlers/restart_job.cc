@@ -46,8 +46,9 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, RestartJob& event) {
-  AnswerForJob(turn, event.call, event.request,
-               [&](Job& job) { return Recorded(turn, job, "restart", event.by, Restart(turn, job, event.request)); });
+  AnswerOnceForJob(turn, event.call, event.request.now() ? "restart now" : "restart", event.request, [&](Job& job) {
+    return Recorded(turn, job, "restart", event.by, Restart(turn, job, event.request));
+  });
 }
 
 }  // namespace trainyard

@@ -50,7 +50,7 @@ absl::Status RequestSave(Turn& turn, Job& job, const std::string& reason) {
 }
 
 void Run(Turn& turn, SaveJob& event) {
-  AnswerForJob(turn, event.call, event.request, [&](Job& job) {
+  AnswerOnceForJob(turn, event.call, "save", event.request, [&](Job& job) {
     return Recorded(turn, job, "save", event.by, RequestSave(turn, job, event.request.reason()));
   });
 }

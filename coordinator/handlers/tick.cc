@@ -213,8 +213,8 @@ bool AnyPriorityIsHigher(const State& state) {
                      [&](uint64_t index) { return state.jobs.at(state.by_submission.at(index)).priority() >= needed; });
 }
 
-// Schedules jobs whose avoided hosts may be used again, frees the slots of groups that were not formed again in time,
-// and marks jobs that have waited so long that no job may overtake them.
+// Schedules jobs whose avoided hosts may be used again, frees the slots and later the snapshots of groups that were not
+// formed again in time, and marks jobs that have waited so long that no job may overtake them.
 void MarkOverdue(Turn& turn) {
   const QueueRules& rules = turn.state.options.queue;
   for (uint64_t index : turn.state.queue) {
@@ -225,6 +225,7 @@ void MarkOverdue(Turn& turn) {
       job.left_slots = true;
       turn.ScheduleAll();
     }
+    if (waited >= kKeepSnapshots && job.left_slots && !std::exchange(job.left_memory, true)) turn.PushAll(job);
     if (waited < rules.overtake || !turn.state.overdue.insert(index).second) continue;
     turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(rules.overtake),
                            ": from now on, no job behind it in the queue gets slots that it could use"));

@@ -30,6 +30,9 @@ inline constexpr uint32_t kSpareDoublings = 6;
 inline constexpr absl::Duration kMaxSpareTime = absl::Minutes(10 << kSpareDoublings);
 // The slots of a group that is formed again are kept for it this long, from the time at which it could start.
 inline constexpr absl::Duration kKeepSlots = absl::Seconds(30);
+// The snapshots of a group that is formed again stay in the memory of its hosts at most this long.
+inline constexpr absl::Duration kKeepSnapshots = absl::Minutes(10);
+static_assert(kKeepSlots < kKeepSnapshots);
 
 // The maximum number of namespaces with unfinished jobs; each has series in the metrics.
 inline constexpr size_t kNamespacesMax = 256;

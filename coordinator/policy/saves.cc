@@ -10,29 +10,8 @@
 namespace trainyard {
 namespace {
 
-// The newest save of this generation, recorded or granted.
-struct Newest {
-  uint64_t step = 0;
-  std::string hash;
-};
-
-Newest NewestOfGeneration(const v1::Job& head, const CheckpointGrants& grants) {
-  Newest newest;
-  for (const v1::CheckpointInfo& info : head.checkpoints()) {
-    if (info.generation() == head.generation() && info.step() >= newest.step) {
-      newest = {.step = info.step(), .hash = info.manifest_hash()};
-    }
-  }
-  for (const v1::CheckpointGrant& grant : grants) {
-    if (!grant.refused() && grant.generation() == head.generation() && grant.step() >= newest.step) {
-      newest = {.step = grant.step(), .hash = grant.manifest_hash()};
-    }
-  }
-  return newest;
-}
-
-// Returns why the checkpoint is refused; empty: it is granted.
-std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
+// Returns why the request is invalid; empty: it is valid.
+std::string FindProblem(const v1::Job& head, const v1::CheckpointReady& ready) {
   if (ready.manifest_hash().empty()) return "it was reported without the hash of a manifest";
   if (ready.manifest_hash().size() > kManifestHashBytes) {
     return absl::StrCat("the hash of its manifest has ", ready.manifest_hash().size(), " bytes, at most ",
@@ -45,26 +24,55 @@ std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, c
   if (ready.step() == 0 || ready.step() > head.spec().train().steps()) {
     return absl::StrCat("the job has no such step: train.steps is ", head.spec().train().steps());
   }
-  const Newest newest = NewestOfGeneration(head, grants);
-  if (ready.step() > newest.step) return "";
-  if (ready.step() == newest.step && ready.manifest_hash() == newest.hash) return "";
-  return ready.step() == newest.step
-             ? absl::StrCat("this generation has already saved other contents of that step, with the manifest hash ",
-                            newest.hash)
-             : absl::StrCat("this generation has already saved step ", newest.step);
+  return "";
+}
+
+// Whether rank 0 has acted on the answer to this request: this generation has recorded this checkpoint, or has recorded
+// or was granted one of a later step. Rank 0 requests grants in the order of the steps.
+bool IsAnswered(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
+  const auto is_recorded = [&](const v1::CheckpointInfo& info) {
+    const bool is_same = info.step() == ready.step() && info.manifest_hash() == ready.manifest_hash();
+    return info.generation() == head.generation() && (is_same || info.step() > ready.step());
+  };
+  const auto is_later = [&](const v1::CheckpointGrant& grant) {
+    return !grant.refused() && grant.generation() == head.generation() && grant.step() > ready.step();
+  };
+  return std::any_of(head.checkpoints().begin(), head.checkpoints().end(), is_recorded) ||
+         std::any_of(grants.begin(), grants.end(), is_later);
+}
+
+// Returns the hash of the checkpoint of this step that this generation has recorded or was granted; empty: none.
+std::string HashOfStep(const v1::Job& head, const CheckpointGrants& grants, uint64_t step) {
+  for (const v1::CheckpointInfo& info : head.checkpoints()) {
+    if (info.generation() == head.generation() && info.step() == step) return info.manifest_hash();
+  }
+  for (const v1::CheckpointGrant& grant : grants) {
+    if (!grant.refused() && grant.generation() == head.generation() && grant.step() == step)
+      return grant.manifest_hash();
+  }
+  return "";
+}
+
+// Returns why the checkpoint is refused; empty: it is granted. REQUIRES: the request is not a repeated one.
+std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
+  if (std::string problem = FindProblem(head, ready); !problem.empty()) return problem;
+  const std::string known = HashOfStep(head, grants, ready.step());
+  if (known.empty()) return "";
+  return absl::StrCat("this generation has already saved other contents of that step, with the manifest hash ", known);
 }
 
 }  // namespace
 
-v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
-  const v1::CheckpointGrant* known = FindGrant(grants, head.generation(), ready.step(), ready.manifest_hash());
-  if (known != nullptr) return *known;
+std::optional<v1::CheckpointGrant> DecideGrant(const v1::Job& head, const CheckpointGrants& grants,
+                                               const v1::CheckpointReady& ready) {
   v1::CheckpointGrant grant;
   grant.set_step(ready.step());
   grant.set_generation(head.generation());
   grant.set_manifest_hash(ready.manifest_hash().substr(0, kManifestHashBytes));
   grant.set_path(ready.path().substr(0, limits::kPathBytes));
   grant.set_size_bytes(ready.size_bytes());
+  if (FindGrant(grants, grant.generation(), grant.step(), grant.manifest_hash()) != nullptr) return std::nullopt;
+  if (FindProblem(head, ready).empty() && IsAnswered(head, grants, ready)) return std::nullopt;
   grant.set_reason(RefusalReason(head, grants, ready));
   grant.set_refused(!grant.reason().empty());
   return grant;

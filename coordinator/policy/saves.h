@@ -1,6 +1,6 @@
 // Decides on grants for ready checkpoints, and derives from the grants which checkpoints exist. Pure.
 // A v1::CheckpointGrant is the answer to a request: a grant or, if `refused` is set, a refusal. It is recorded before
-// it is sent, and a repeated request gets the same answer. A granted checkpoint counts from then on, even without a
+// it is sent, and a repeated request does not change it. A granted checkpoint counts from then on, even without a
 // report that its folder was renamed to its final name: rank 0 of every later generation receives the grant, until
 // a generation has reported from which checkpoint it resumed.
 #pragma once
@@ -22,10 +22,14 @@ inline constexpr int kGrantsMax = 16;
 // A report with a longer manifest hash is wrong.
 inline constexpr size_t kManifestHashBytes = 256;
 
-// Returns the answer for a checkpoint that rank 0 of the job's current generation has reported as ready. `head` is the
-// recorded job. The checkpoint is granted if it is newer than the generation's last one; a repeated request gets the
-// same answer; different contents of a step that was granted or recorded are refused.
-v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready);
+// Decides on a checkpoint that rank 0 of the job's current generation has reported as ready. `head`: the recorded job.
+// The checkpoint is granted if its step is later than those that this generation has saved; other contents of a step
+// that was granted or recorded are refused. Returns none if the request is a repeated one: either its answer is among
+// `grants`, or rank 0 has acted on it, because this generation has recorded this checkpoint, or has recorded or was
+// granted one of a later step. A daemon repeats a request that was answered long ago if its predecessor could not write
+// to the file of its outbox.
+std::optional<v1::CheckpointGrant> DecideGrant(const v1::Job& head, const CheckpointGrants& grants,
+                                               const v1::CheckpointReady& ready);
 
 // Adds a grant or refusal. If there are then too many, removes the oldest refusal, or, without one, the oldest grant.
 void AddGrant(v1::CheckpointGrant grant, CheckpointGrants& grants);

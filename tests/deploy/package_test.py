@@ -160,6 +160,11 @@ def check_completion_and_manual_pages(machine):
         assert ".SH NAME" in machine.run("gzip", "-cd", f"/usr/share/man/{page}.gz")
 
 
+def refuses_new_programs(trainctl):
+    """Without systemd nothing restarts the daemon, which must not start the trainer of the new version."""
+    return "trainyard-shim was replaced after this daemon" in trainctl("cluster", "--json")
+
+
 @pytest.mark.long
 def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, machine, packages, tmp_path):
     assert len(packages) == len(PACKAGES)
@@ -210,6 +215,7 @@ def test_packages_are_installed_run_a_job_and_are_upgraded_and_removed(cluster, 
     machine.install(*upgrades)
     assert machine.status("trainyard-worker") == "install ok installed 9.9.9"
     assert token.read_text() == before
+    harness.wait_until(lambda: refuses_new_programs(trainctl), "the old daemon refuses the new programs", 30)
     for part in ("coordinator", "worker"):
         config = yaml.safe_load((machine.root / f"etc/trainyard/{part}.yaml").read_text())
         assert "log" not in config and address in config.values(), config

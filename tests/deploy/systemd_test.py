@@ -111,7 +111,8 @@ def test_the_slurm_script_runs_a_job_and_ends_everything(slurm, steps, code):
 
     assert done.returncode == code, done.stdout + done.stderr
     assert ("SUCCEEDED" in done.stdout + done.stderr) == (code == 0), done.stdout + done.stderr
-    assert oct((cluster.folder / "shared").stat().st_mode)[-3:] == "700"
+    for private in ("shared", f"trainyard-{os.getuid()}-4711"):
+        assert oct((cluster.folder / private).stat().st_mode)[-3:] == "700", private
     harness.assert_nothing_runs()
 
 
@@ -136,6 +137,30 @@ def test_the_slurm_script_ends_when_the_daemons_do_not_start(slurm):
 
     assert done.returncode == 1
     assert "srun exited with 7" in done.stderr
+    harness.assert_nothing_runs()
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "of_another_user"])
+def test_the_slurm_script_refuses_a_state_folder_that_another_user_may_have_made(slurm, kind):
+    cluster, env = slurm
+    state = cluster.folder / f"trainyard-{os.getuid()}-4711"
+    other = cluster.folder / "other"
+    other.mkdir()
+    if kind == "link":
+        state.symlink_to(other)
+    elif kind == "file":
+        state.touch()
+    else:
+        state.mkdir()
+        try:
+            os.chown(state, 65534, -1)
+        except PermissionError:
+            pytest.skip("only root can make a folder of another user")
+
+    done = run("bash", SBATCH, cluster.write_job(), env=env, cwd=cluster.folder)
+
+    assert done.returncode == 1 and "is not a folder of this user" in done.stderr, done.stderr
+    assert not list(other.iterdir())
     harness.assert_nothing_runs()
 
 

@@ -170,7 +170,12 @@ absl::Status Daemon::StartEndpoints() {
 }
 
 absl::Status Daemon::Start() {
-  ASSIGN_OR_RETURN(home_, Home::Acquire({.state = config_.state, .own_root = config_.own_root}));
+  const std::string shim = JoinPath(config_.programs, "trainyard-shim");
+  const std::string trainer = JoinPath(config_.programs, "trainyard-trainer");
+  Home::Options home_options = {.state = config_.state, .own_root = config_.own_root};
+  // No user can restart a daemon that was started for one run, so after an upgrade it starts the new programs.
+  if (config_.lifeline_fd < 0) home_options.programs = {shim, trainer};
+  ASSIGN_OR_RETURN(home_, Home::Acquire(home_options));
   socket_ = home_->listener()->path();
   FindSnapshotFolder();
   ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());
@@ -187,8 +192,8 @@ absl::Status Daemon::Start() {
   processes_ = std::make_unique<ProcessTable>(
       ProcessTableOptions{
           .ranks = home_->ranks(),
-          .shim = JoinPath(config_.programs, "trainyard-shim"),
-          .trainer = JoinPath(config_.programs, "trainyard-trainer"),
+          .shim = shim,
+          .trainer = trainer,
           .link = socket_,
           .check = [home = home_] { return home->Check(); },
           .snapshots = [folder = snapshots_,
@@ -308,9 +313,10 @@ void Daemon::CheckHome() {
     home_checks_->Post([home = home_] { return home->Inspect(); },
                        [this](const HomeChecked& checked) { Post(checked); });
   } else if (now - checking_since_ >= kCheckPatience) {
-    Post(HomeChecked{.trouble = absl::StrCat("the disk of its state folder ", config_.state, " has not answered for ",
-                                             absl::FormatDuration(kCheckPatience)),
-                     .hangs = true});
+    Post(HomeChecked{
+        .trouble = absl::StrCat("the disk of its state folder ", config_.state, " or of its programs in ",
+                                config_.programs, " has not answered for ", absl::FormatDuration(kCheckPatience)),
+        .hangs = true});
   }
 }
 

@@ -31,7 +31,10 @@ dev_t DeviceOfNearest(std::filesystem::path path) {
 }  // namespace
 
 Home::Home(const Options& options)
-    : options_(options), ranks_(JoinPath(options.state, kRanks)), lock_path_(JoinPath(options.state, kLockFile)) {}
+    : options_(options),
+      ranks_(JoinPath(options.state, kRanks)),
+      lock_path_(JoinPath(options.state, kLockFile)),
+      programs_(options.programs) {}
 
 absl::StatusOr<std::shared_ptr<Home>> Home::Acquire(const Options& options) {
   auto home = std::shared_ptr<Home>(new Home(options));
@@ -111,7 +114,7 @@ std::string Home::Recreate() {
   absl::StatusOr<bool> recreated = listener_->Recreate();
   if (!recreated.ok()) return std::string(recreated.status().message());
   socket_is_new_ = socket_is_new_ || *recreated;
-  return "";
+  return programs_.FindReplaced();
 }
 
 HomeChecked Home::Inspect() {

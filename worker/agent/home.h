@@ -1,7 +1,8 @@
 // What a daemon shares with its trainers outside of memory: the state folder, which the daemon locks as long as it
-// runs, the folder of rank folders in it, and the sockets. Each can disappear while the daemon runs: systemd removes
-// $XDG_RUNTIME_DIR at logout, a cleaner removes old files, a disk is unmounted. Every trainer started after that would
-// fail, so the daemon checks once a second, recreates what has disappeared, and reports what it cannot recreate.
+// runs, the folder of rank folders in it, the sockets, and the programs (programs.h). Each can disappear while the
+// daemon runs: systemd removes $XDG_RUNTIME_DIR at logout, a cleaner removes old files, a disk is unmounted, a package
+// is upgraded. Every trainer started after that would fail, so the daemon checks once a second, recreates what has
+// disappeared, and reports what it cannot recreate.
 //
 //   ASSIGN_OR_RETURN(auto home, Home::Acquire({.state = "/var/lib/trainyard/h1"}));
 //   HomeChecked checked = home->Inspect();   // an event for the core
@@ -13,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,6 +24,7 @@
 #include "common/private_folder.h"
 #include "worker/agent/events.h"
 #include "worker/agent/link_listener.h"
+#include "worker/agent/programs.h"
 
 namespace trainyard::agent {
 
@@ -32,6 +35,7 @@ class Home {
     // A folder that this user must own: it contains `state` and is in a folder that all users share. Empty: none.
     std::string own_root = {};
     SocketPlaces sockets = SocketPlacesOfThisUser();
+    std::vector<std::string> programs = {};  // no trainer is started after one of these files was replaced
   };
   // Creates and locks the state folder and listens. Possible errors: Unavailable: another daemon holds the folder, or
   // no socket can be created. InvalidArgument: the folder is that of a coordinator. FailedPrecondition: the folder is
@@ -60,6 +64,7 @@ class Home {
   const Options options_;
   const std::string ranks_;
   const std::string lock_path_;
+  const Programs programs_;
   std::shared_ptr<LinkListener> listener_;
 
   absl::Mutex mu_;

@@ -15,7 +15,7 @@ constexpr MetricSpec kAttached = {"trainyard_worker_attached", kGauge,
                                   "1 while the stream to the coordinator is open."};
 constexpr MetricSpec kTrouble = {"trainyard_worker_trouble", kGauge,
                                  "1 while nothing can be started on this host: the state folder or the socket is gone, "
-                                 "or the disk does not answer."};
+                                 "the disk does not answer, or the programs were replaced after the daemon's start."};
 constexpr MetricSpec kDials = {"trainyard_worker_dials_total", kCounter, "Attempts to reach the coordinator."};
 constexpr MetricSpec kTrainers = {"trainyard_worker_trainers", kGauge, "Trainers that run on this host."};
 constexpr MetricSpec kStarts = {"trainyard_worker_starts_total", kCounter, "Trainers started."};

@@ -7,16 +7,17 @@ import {call, read, Refused} from "./stream.js";
 
 const NOW = ["now", "Do not wait for the end of a step and for a save"];
 
-// name -> {method, title, effect, options: [[key, label]], states: the states of a job in which the action is offered}
+// name -> {method, title, effect, options: [[key, label]], states: the states of a job in which the action is offered,
+//   once: each dialog sends an id, so that sending it again after a lost answer has no further effect}
 const JOB_ACTIONS = {
   pause: {method: "Pause", title: "Pause", options: [NOW], states: ["QUEUED", "PLACED", "STARTING", "RUNNING", "RECOVERING"],
     effect: "The job saves, ends its ranks and frees its slots. It stays paused until it is resumed."},
   resume: {method: "Resume", title: "Resume", states: ["PAUSED"],
     options: [["from_start", "Resume even if no checkpoint contains the steps that were made"]],
     effect: "The job waits for slots and continues from its newest checkpoint."},
-  save: {method: "Save", title: "Save", options: [], states: ["RUNNING"],
+  save: {method: "Save", title: "Save", options: [], states: ["RUNNING"], once: true,
     effect: "The job saves a checkpoint after the next step and continues."},
-  restart: {method: "Restart", title: "Restart", options: [NOW], states: ["PLACED", "STARTING", "RUNNING"],
+  restart: {method: "Restart", title: "Restart", options: [NOW], states: ["PLACED", "STARTING", "RUNNING"], once: true,
     effect: "The job saves, ends its ranks and forms a new group of ranks."},
   cancel: {method: "Cancel", title: "Cancel", options: [["save", "Save first; if the save fails, the job continues"]],
     states: ["QUEUED", "PLACED", "STARTING", "RUNNING", "RECOVERING", "STOPPING", "PAUSED"], danger: true,
@@ -53,7 +54,10 @@ export function onAccess(listener) {
   return () => listeners.delete(listener);
 }
 
+const randomId = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
+
 function ask(action, target, fixed) {
+  const id = randomId();
   const dialog = byId("confirm");
   const reason = make("input", {id: "confirm-reason", maxlength: "500", autocomplete: "off"});
   const user = make("input", {id: "confirm-user", maxlength: "64", autocomplete: "off"});
@@ -80,7 +84,9 @@ function ask(action, target, fixed) {
     setText(problem, "");
     try {
       const options = Object.fromEntries(boxes.map(([key, box]) => [key, box.checked]));
-      await call(action.method, {...fixed, ...action.fixed, ...options, reason: reason.value.trim()}, user.value.trim());
+      const message = {...fixed, ...action.fixed, ...options, reason: reason.value.trim()};
+      if (action.once) message.request_id = id;
+      await call(action.method, message, user.value.trim());
       dialog.close();
       setText(byId("done"), `${action.title} was requested for ${target}.`);
     } catch (error) {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "tests/unit/temporary_folder.h"
 #include "worker/agent/rank_folder.h"
@@ -126,6 +127,30 @@ TEST_F(HomeTest, UnmountedDisk_IsNotHiddenByAFolderInItsPlace) {
   std::filesystem::remove(temporary_ / "disk");
   std::filesystem::create_directory_symlink(disk.path(), temporary_ / "disk");
   EXPECT_EQ(home_->Inspect().trouble, "");
+}
+
+// An upgrade replaces the programs while the daemon of the old version still runs.
+TEST_F(HomeTest, ReplacedProgram_IsNotStarted) {
+  const std::string shim = temporary_ / "shim", trainer = temporary_ / "trainer";
+  ASSERT_EQ(WriteFileAtomically(shim, "1"), absl::OkStatus());
+  ASSERT_EQ(WriteFileAtomically(trainer, "1"), absl::OkStatus());
+  home_ = Home::Acquire({.state = temporary_ / "state",
+                         .sockets = {.runtime = "", .shared = temporary_.path()},
+                         .programs = {shim, trainer, temporary_ / "missing"}})
+              .value();
+  EXPECT_EQ(home_->Inspect().trouble, "");
+  EXPECT_EQ(home_->Check(), absl::OkStatus());
+
+  ASSERT_EQ(WriteFileAtomically(trainer, "2"), absl::OkStatus());
+  EXPECT_THAT(home_->Inspect().trouble, StartsWith(absl::StrCat(trainer, " was replaced after this daemon")));
+  EXPECT_TRUE(absl::IsUnavailable(home_->Check()));
+
+  std::filesystem::remove(shim);
+  EXPECT_THAT(home_->Inspect().trouble, StartsWith(absl::StrCat(shim, " was removed")));
+
+  // A link to itself stands for a file system that answers with an error.
+  std::filesystem::create_symlink(shim, shim);
+  EXPECT_THAT(home_->Inspect().trouble, StartsWith(absl::StrCat("cannot examine ", shim)));
 }
 
 TEST_F(HomeTest, RootThatAnotherUserCanChange_IsRefused) {

@@ -108,6 +108,21 @@ class FakeCoordinator final : public v1::JobService::Service {
                     : grpc::Status(grpc::StatusCode::NOT_FOUND, "no host");
   }
 
+  // A coordinator that does not know the field `request_id`.
+  grpc::Status Restart(grpc::ServerContext*, const v1::RestartRequest* request, v1::Job* job) override {
+    absl::MutexLock lock(&mu_);
+    ++restarts_;
+    if (!request->request_id().empty() || request->job_id().empty()) {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "holds field number 5, which this version does not know");
+    }
+    job->set_job_id(request->job_id());
+    return grpc::Status::OK;
+  }
+  int restarts() {
+    absl::MutexLock lock(&mu_);
+    return restarts_;
+  }
+
   grpc::Status List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) override {
     const int first = request->page_token().empty() ? 0 : std::stoi(request->page_token());
     for (int i = first; i < first + 2 && i < 5; ++i) response->add_jobs()->set_job_id(absl::StrCat("job", i));
@@ -126,6 +141,7 @@ class FakeCoordinator final : public v1::JobService::Service {
   std::vector<uint64_t> after_eval_steps_ ABSL_GUARDED_BY(mu_);
   int submits_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<std::string> removed_hosts_ ABSL_GUARDED_BY(mu_);
+  int restarts_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -359,6 +375,21 @@ TEST(JobCalls, AHostThatAnEarlierTryHasForgotten_IsNoError) {
   EXPECT_EQ(forgotten->name(), "w1");
   EXPECT_TRUE(absl::IsNotFound(unknown.status())) << "the first try of this call was answered";
   EXPECT_TRUE(absl::IsNotFound(cordoned.status()));
+}
+
+TEST(JobCalls, RestartWithAnId_IsCarriedOutByAnOlderCoordinator_WithoutTheId) {
+  FakeCoordinator coordinator({});
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+  v1::RestartRequest request;
+  request.set_request_id("restart-1");
+
+  EXPECT_TRUE(absl::IsInvalidArgument(RestartJob(**connection, request).status())) << "it has no job_id";
+  request.set_job_id("k3x7q2ab");
+  const auto job = RestartJob(**connection, request);
+
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->job_id(), "k3x7q2ab");
+  EXPECT_EQ(coordinator.restarts(), 4);
 }
 
 TEST(JobCalls, ListReadsAllPages) {

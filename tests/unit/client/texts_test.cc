@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_split.h"
 #include "client/byte_progress.h"
+#include "client/column_width.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
 #include "client/layout_view.h"
@@ -56,6 +57,25 @@ TEST(ByteBars, ShowShareAmountAndRate) {
 
 TEST(Tables, AlignColumnsByCharactersNotBytes) {
   EXPECT_EQ(Table({{"A", "NAME"}, {"1", "ü"}, {"22", "x"}}), "A   NAME\n1   ü\n22  x\n");
+}
+
+TEST(Tables, AlignColumnsWithCharactersOfTwoColumnsOrNone) {
+  EXPECT_EQ(Table({{"NAME", "STATE"}, {"学習", "up"}, {"e\u0301t\u00e9", "up"}, {"🚂1", "up"}}),
+            "NAME  STATE\n学習  up\ne\u0301t\u00e9   up\n🚂1   up\n");
+}
+
+TEST(Columns, AreCountedAsATerminalShowsTheText) {
+  EXPECT_EQ(TextColumns("plain \u00fc\u2500"), 8u);
+  EXPECT_EQ(TextColumns("한국어ﾊﾝ"), 8u) << "three wide characters, and two of the half-width form";
+  EXPECT_EQ(TextColumns("👩\u200d🚀\ufe0f"), 4u) << "the joiner and the selector take none";
+  EXPECT_EQ(TextColumns("\xff\xc3("), 3u) << "bytes that are not UTF-8";
+  EXPECT_EQ(BytesWithin("学習e\u0301x", 3), 3u) << "half a character does not fit";
+  EXPECT_EQ(BytesWithin("学習e\u0301x", 5), 9u) << "a mark stays with its letter";
+}
+
+TEST(WrapText, DividesNoCharacterAndFillsNoMoreThanItsColumns) {
+  EXPECT_EQ(WrapText("学習学習 学習", 5), (std::vector<std::string>{"学習", "学習", "学習"}));
+  EXPECT_EQ(WrapText("学習", 1), (std::vector<std::string>{"学", "習"}));
 }
 
 TEST(SubmitErrors, NameTheJobIfItMayHaveBeenSubmitted) {
@@ -148,6 +168,7 @@ TEST(Json, EscapesCharactersThatTerminalsInterpret) {
 }
 
 TEST(CutToColumns, CountsNeitherColoursNorBytes) {
+  EXPECT_EQ(CutToColumns("\x1b[32m学習", 3), "\x1b[32m学\x1b[0m");
   EXPECT_EQ(CutToColumns("\x1b[32m██\x1b[0m  ab", 5), "\x1b[32m██\x1b[0m  a");
   EXPECT_EQ(CutToColumns("\x1b[32m████", 2), "\x1b[32m██\x1b[0m");
 }

@@ -331,6 +331,48 @@ TEST_F(CoreApi, RepeatedSubmit_ReturnsTheFirstAnswer_AlsoAfterARestartAndTheEndO
   EXPECT_THAT(std::string(other.status.message()), HasSubstr("was used for another request"));
 }
 
+TEST_F(CoreApi, RestartAndSaveWithAnId_TakeEffectOnce_AlsoIfTheNextCoordinatorGetsThemAgain) {
+  FakeHost host(harness_, "w1", 1, 11);
+  host.Attach();
+  harness_.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness_, host, kJob);
+  v1::RestartRequest restart;
+  restart.set_job_id(kJob);
+  restart.set_now(true);
+  restart.set_expected_version(harness_.Get(kJob).resource_version());
+  restart.set_request_id("restart-1");
+  v1::SaveRequest save;
+  save.set_job_id(kJob);
+  save.set_request_id("restart-1");  // a request of another kind may have the same id
+
+  ASSERT_TRUE(caller_.Call<RestartJob>(restart).status.ok());
+  host.Apply();
+  BringToRunning(harness_, host, kJob);
+  ASSERT_EQ(harness_.Get(kJob).generation(), 2u);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(caller_.Call<SaveJob>(save).status.ok());
+  EXPECT_EQ(host.desired().trainers(0).save_requests(), 1u);
+  for (bool next_coordinator : {false, true}) {
+    if (next_coordinator) {
+      host.Disconnect();
+      harness_.Restart();
+      host.Attach();
+    }
+    const Reply again = caller_.Call<RestartJob>(restart);
+    ASSERT_TRUE(again.status.ok()) << again.status;
+    EXPECT_EQ(std::get<v1::Job>(again.response).generation(), 2u);
+    EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << "the job was restarted again";
+  }
+
+  restart.set_now(false);
+  EXPECT_TRUE(absl::IsAborted(caller_.Call<RestartJob>(restart).status)) << "with another `now` it is another request";
+  restart.set_now(true);
+  restart.set_request_id("restart-2");
+  EXPECT_TRUE(absl::IsAborted(caller_.Call<RestartJob>(restart).status)) << "another request, for an older version";
+  restart.clear_expected_version();
+  EXPECT_TRUE(caller_.Call<RestartJob>(restart).status.ok());
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_STOPPING);
+}
+
 TEST_F(CoreApi, SubmitWithTheIdOfADeletedJob_IsRefused_AlsoAfterARestart) {
   for (int i = 1; i <= 25; ++i) {  // the harness keeps 20 finished jobs
     harness_.Submit(MakeSpec(1), IdOf(i));

@@ -167,9 +167,11 @@ class Calls:
         return self._unary("Cancel", {"job_id": job_id, "reason": reason, "save": save,
                                       "expected_version": expected_version})
 
-    def restart(self, job_id, reason="", now=False, expected_version=0):
+    def restart(self, job_id, reason="", now=False, expected_version=0, request_id=""):
+        """`request_id`: a text that you choose for this request. A call with the same id, for example after a lost
+        answer, does not restart the job again."""
         return self._unary("Restart", {"job_id": job_id, "reason": reason, "now": now,
-                                       "expected_version": expected_version})
+                                       "expected_version": expected_version, "request_id": request_id})
 
     def pause(self, job_id, reason="", now=False, expected_version=0):
         return self._unary("Pause", {"job_id": job_id, "reason": reason, "now": now,
@@ -179,8 +181,10 @@ class Calls:
         return self._unary("Resume", {"job_id": job_id, "reason": reason, "from_start": from_start,
                                       "expected_version": expected_version})
 
-    def save(self, job_id, reason="", expected_version=0):
-        return self._unary("Save", {"job_id": job_id, "reason": reason, "expected_version": expected_version})
+    def save(self, job_id, reason="", expected_version=0, request_id=""):
+        """`request_id`: as for `restart`."""
+        return self._unary("Save", {"job_id": job_id, "reason": reason, "expected_version": expected_version,
+                                    "request_id": request_id})
 
     def set_priority(self, job_id, priority, reason="", expected_version=0):
         """`priority`: 0 to 100; jobs with a greater number start first."""

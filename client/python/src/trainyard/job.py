@@ -3,6 +3,7 @@ come from other users."""
 
 import collections
 import html
+import unicodedata
 import warnings
 
 from trainyard import errors, schema
@@ -25,6 +26,12 @@ def _row(job):
             _ranks(job), job.reason)
 
 
+def _columns(text):
+    """How many columns of a terminal a text takes; trainctl (client/column_width.h) counts rare characters better."""
+    return sum(0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else
+               2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
 def _html_table(headings, rows):
     def cells(tag, values):
         return "<tr>" + "".join(f"<{tag}>{html.escape(errors.plain_line(value))}</{tag}>" for value in values) + "</tr>"
@@ -37,8 +44,9 @@ class JobTable(list):
 
     def __repr__(self):
         rows = [_HEADINGS[:-1]] + [tuple(errors.plain_line(value) for value in _row(job)[:-1]) for job in self]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join("  ".join(value.ljust(width) for value, width in zip(row, widths)).rstrip() for row in rows)
+        widths = [max(_columns(row[i]) for row in rows) for i in range(len(rows[0]))]
+        padded = [[value + " " * (width - _columns(value)) for value, width in zip(row, widths)] for row in rows]
+        return "\n".join("  ".join(row).rstrip() for row in padded)
 
     def _repr_html_(self):
         return _html_table(_HEADINGS, [_row(job) for job in self])
