@@ -1,7 +1,8 @@
 // WriteYaml and FieldYaml of strict_yaml.h.
 #include <charconv>
 
-#include "absl/strings/escaping.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/strict_yaml.h"
@@ -18,14 +19,15 @@ std::string DoubleText(double value) {
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }
 
-// Unquoted if every YAML reader reads the same string from it, else in double quotes.
+// Writes a string without quotes if every YAML reader reads it as that string, otherwise in double quotes. Readers of
+// YAML 1.1 read Yes and OFF as booleans, and some of them also y.
 std::string TextYaml(const std::string& text) {
   bool plain = !text.empty() && !yaml::IsNumber(text);
   for (char c : text)
     plain = plain && (absl::ascii_isalnum(c) || c == '/' || c == '.' || c == '_' || c == '-' || c == '+');
   if (plain && (text[0] == '-' || text[0] == '.' || text[0] == '+' || absl::ascii_isdigit(text[0]))) plain = false;
-  for (const char* keyword : {"true", "false", "null", "auto", "yes", "no", "on", "off", "True", "False", "Null"}) {
-    plain = plain && text != keyword;
+  for (const char* keyword : {"true", "false", "null", "auto", "yes", "no", "on", "off", "y", "n"}) {
+    plain = plain && !absl::EqualsIgnoreCase(text, keyword);
   }
   if (plain) return text;
   std::string quoted = "\"";

@@ -133,6 +133,16 @@ TEST(WriteYaml, AmbiguousStrings_AreQuoted) {
   }
 }
 
+// Regression: strings such as Yes and OFF were not quoted, although readers of YAML 1.1 read them as booleans.
+TEST(WriteYaml, StringsThatOtherReadersReadAsBooleansOrNull_AreQuoted) {
+  for (const char* text : {"yes", "Yes", "YES", "No", "On", "OFF", "TRUE", "False", "NULL", "Null", "y", "N"}) {
+    v1::WorkerConfig config;
+    config.set_name(text);
+
+    EXPECT_EQ(WriteYaml(config), absl::StrCat("name: \"", text, "\"\n"));
+  }
+}
+
 TEST(WriteYaml, Numbers_AreReadBackExactly) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 1000; ++i) {
