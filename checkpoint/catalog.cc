@@ -105,8 +105,8 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, co
 
 namespace {
 
-// Returns nullopt if the manifest is damaged or lists a tensor with non-finite values. Does not check the files. Fails
-// with a failed read.
+// Returns nullopt if the manifest is damaged or lists a tensor with non-finite values. Does not check the files.
+// Possible errors: a failed read (read_error.h).
 absl::StatusOr<std::optional<Manifest>> FiniteManifest(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadManifestText(path);
   if (absl::Status read = MarkFailedRead(text.status()); IsFailedRead(read)) return read;
@@ -125,8 +125,10 @@ struct Candidate {
   std::optional<ManifestEvaluation> evaluation;
 };
 
-// `unread` receives the indexes of the folders whose manifests cannot be read. Fails only if such a folder is newer
-// than the newest one that was evaluated, whose data decide which losses are compared. Null: fails for each such one.
+// Returns the checkpoints with finite values in `folders`, which are sorted from the newest to the oldest. Fails if a
+// manifest cannot be read. If `unread` is not null, this holds only up to the newest checkpoint that was evaluated,
+// because its data decide which losses are compared; `unread` receives the indexes of older folders whose manifests
+// cannot be read.
 absl::StatusOr<std::vector<Candidate>> CandidatesOf(const std::vector<StepFolder>& folders, std::set<size_t>* unread) {
   std::vector<Candidate> candidates;
   bool found_evaluated = false;
@@ -234,7 +236,6 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   if (retention.keep == 0) return removed;
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > newest_step; });
-  // Without keep_best only the newest manifests are read.
   std::optional<size_t> best;
   std::set<size_t> unread;  // each may be the best, so it is retained
   if (retention.keep_best) {
@@ -244,8 +245,8 @@ absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_fo
   for (size_t i = 0; i < folders.size(); ++i) {
     const bool is_retained = i < retention.keep || retention.IsMilestone(folders[i].step) ||
                              protected_steps.contains(folders[i].step) || best == i || unread.contains(i);
-    // The newest checkpoint with finite values is always retained. It is usually the first, whose manifest is then the
-    // only one that is read.
+    // The newest checkpoint with finite values is always retained. It is usually the first one, so that without
+    // keep_best no other manifest is read.
     if (!found_finite) {
       ASSIGN_OR_RETURN(const std::optional<Manifest> manifest, FiniteManifest(folders[i].path));
       found_finite = manifest.has_value();

@@ -32,22 +32,29 @@ bool IsFolder(const std::string& path) {
   return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Names the weights in other formats, because giving a folder with those is the most frequent mistake.
+// Names the weights that the folder has instead, because most users who see this error have weights in another format.
 absl::Status NoWeights(const std::string& folder) {
-  std::vector<std::string> others;
+  std::vector<std::string> parts, other_formats;
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
-    for (const char* suffix : {".safetensors", ".bin", ".pth", ".pt", ".gguf", ".h5"}) {
-      if (absl::EndsWith(name, suffix)) others.push_back(name);
+    if (absl::EndsWith(name, ".safetensors")) parts.push_back(name);
+    for (const char* suffix : {".bin", ".pth", ".pt", ".gguf", ".h5"}) {
+      if (absl::EndsWith(name, suffix)) other_formats.push_back(name);
     }
   }
-  std::sort(others.begin(), others.end());
-  const std::string found =
-      others.empty() ? "; save the model there with save_pretrained of transformers"
-                     : absl::StrCat("; it has ", JoinFirst(others, 5),
-                                    ", which is another format: open the folder with from_pretrained of transformers "
-                                    "and save it with save_pretrained");
+  std::sort(parts.begin(), parts.end());
+  std::sort(other_formats.begin(), other_formats.end());
+  const std::string save_there = "save the model there with save_pretrained of transformers";
+  std::string found = absl::StrCat("; ", save_there);
+  if (!parts.empty()) {
+    found = absl::StrCat("; it has ", JoinFirst(parts, 5), ": if these are the parts of the model, copy ",
+                         kWeightsIndexName, " there, too; otherwise ", save_there);
+  } else if (!other_formats.empty()) {
+    found = absl::StrCat("; it has ", JoinFirst(other_formats, 5),
+                         ", which is another format: open the folder with from_pretrained of transformers and save it "
+                         "with save_pretrained");
+  }
   return absl::NotFoundError(absl::StrCat(folder, " has neither ", kWeightsName, " nor ", kWeightsIndexName, found));
 }
 
@@ -72,13 +79,13 @@ absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(const std::str
   }
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : index["weight_map"].items()) {
-    const std::string shown = file.is_string() ? file.get<std::string>() : "";
-    if (shown.empty() || shown.find('/') != std::string::npos || shown.find('\0') != std::string::npos ||
-        !absl::EndsWith(shown, ".safetensors")) {
+    const std::string file_name = file.is_string() ? file.get<std::string>() : "";
+    if (file_name.empty() || file_name.find('/') != std::string::npos || file_name.find('\0') != std::string::npos ||
+        !absl::EndsWith(file_name, ".safetensors")) {
       problems.push_back(absl::StrCat("'", name, "' is not in a file *.safetensors of the same folder, but in '",
-                                      shown.substr(0, 100), "'"));
+                                      file_name.substr(0, 100), "'"));
     } else {
-      files[name] = shown;
+      files[name] = file_name;
     }
   }
   if (files.empty() && problems.empty()) problems.push_back("weight_map is empty");
@@ -155,7 +162,7 @@ absl::Status WeightFiles::ReadRange(const Weight& weight, uint64_t first, uint64
   const uint64_t width = DtypeBytes(weight.info.dtype), elements = (weight.info.end - weight.info.begin) / width;
   if (first > elements || count > elements - first) {
     return absl::OutOfRangeError(
-        absl::StrCat(weight.info.name, " has ", elements, " elements, so there is no range ", first, " + ", count));
+        absl::StrCat(weight.info.name, " has ", elements, " elements; cannot read ", count, " from element ", first));
   }
   ConvertInto(weight.file->Bytes(weight.info).substr(first * width, count * width), weight.info.dtype, dtype, out);
   return absl::OkStatus();

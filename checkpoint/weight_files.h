@@ -31,7 +31,7 @@ struct Weight {
 class WeightFiles {
  public:
   // `path` is a folder or a safetensors file. As in transformers, model.safetensors is preferred to an index. Fails
-  // with NotFound if there is neither (the message names weights in other formats), with the errors of
+  // with NotFound if there is neither (the message names the weights that the folder has instead), with the errors of
   // SafetensorsFile::Open, and with DataLoss, which lists every problem, if the index is not valid: a name with '/', a
   // missing file, a tensor that is in two files or not in the file that the index names.
   static absl::StatusOr<std::unique_ptr<WeightFiles>> Open(const std::string& path);

@@ -66,6 +66,7 @@ TEST_F(VerifyTest, EveryDamagedTensor_IsNamed) {
     EXPECT_NE(problem.expected, problem.found);
     tensors.push_back(problem.tensor);
   }
+  // The last problem is the hash of the whole file.
   EXPECT_THAT(tensors, ElementsAre("parameter 'wte.weight'", "exp_avg 'ln_f.bias'", ""));
   EXPECT_THAT(problems[0].Text(path_), HasSubstr(shard_ + ", parameter 'wte.weight': expected hash "));
 }
@@ -135,7 +136,7 @@ TEST_F(VerifyTest, EntryThatIsNotAFile_IsAProblemAndDoesNotBlock) {
 }
 
 // An I/O error, a stale file handle of NFS or missing permission says nothing about the bytes.
-TEST_F(VerifyTest, FileThatCannotBeRead_IsAProblem_ButNoDamage) {
+TEST_F(VerifyTest, FileThatCannotBeRead_IsAProblem_ButNotDamage) {
   MakeUnreadable(shard_);
 
   const auto verified = VerifyCheckpoint(path_, {});

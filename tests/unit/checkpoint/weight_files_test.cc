@@ -108,6 +108,17 @@ TEST_F(WeightFilesTest, FolderWithOtherFormats_NamesThem) {
                                  HasSubstr("it has pytorch_model.bin, which is another format")));
 }
 
+// Regression: safetensors files with other names were said to be of another format.
+TEST_F(WeightFilesTest, FolderWithPartsAndNoIndex_AsksForTheIndex) {
+  Write("model-00001-of-00002.safetensors", "x");
+  Write("training_args.bin", "x");
+
+  EXPECT_TRUE(absl::IsNotFound(WeightFiles::Open(model_).status()));
+  EXPECT_THAT(OpenError(),
+              HasSubstr("it has model-00001-of-00002.safetensors: if these are the parts of the model, copy "
+                        "model.safetensors.index.json there, too; otherwise save the model there"));
+}
+
 TEST_F(WeightFilesTest, ALinkWithoutATarget_OrAFifo_IsNamed) {
   std::filesystem::create_symlink("../blobs/missing", JoinPath(model_, kWeightsName));
   EXPECT_THAT(OpenError(), HasSubstr("cannot open " + JoinPath(model_, kWeightsName)));
