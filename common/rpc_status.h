@@ -15,20 +15,22 @@
 
 namespace trainyard {
 
-// Peers limit HTTP/2 headers to 8 KiB by default, and characters outside plain ASCII take three times their size in
-// headers. If a status has details, its message is sent a second time, in base64 within the details.
-inline constexpr size_t kStatusBytes = 7'600;
-inline constexpr size_t kStatusMessageBytes = 5'000;
+// A status travels in HTTP/2 headers, which peers limit to 8 KiB by default. Characters outside plain ASCII take three
+// times their size there. If a status has details, its message is sent a second time, in base64 within the details.
+inline constexpr size_t kStatusBytes = 7'600;         // of a message and its details, as they are sent
+inline constexpr size_t kStatusMessageBytes = 5'000;  // of a message without details
 
-// The size of the message that fits into the headers together with this many bytes of details.
+// Returns how many bytes of a message fit into the headers together with this many bytes of details.
 inline constexpr size_t MessageBytes(size_t details_bytes) {
   if (details_bytes == 0) return kStatusMessageBytes;
-  // A message of m bytes takes m bytes as it is and 4/3 m in base64.
+  // A message of m bytes takes m bytes in its own header and 4/3 m in base64. The other fields of google.rpc.Status
+  // take at most 64 bytes.
   const size_t used = details_bytes / 3 * 4 + 64;
   return used >= kStatusBytes ? 0 : (kStatusBytes - used) * 3 / 7;
 }
 
-// The beginning of `message` that takes at most `bytes_max` bytes in a header, as UTF-8.
+// Returns the beginning of `message` that takes at most `bytes_max` bytes in a header. Each byte that is not valid
+// UTF-8 becomes a question mark.
 inline std::string HeaderText(absl::string_view message, size_t bytes_max) {
   std::string text;
   for (size_t i = 0, bytes = 0; i < message.size();) {
@@ -53,7 +55,7 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
     any.set_type_url(std::string(type_url));
     any.set_value(std::string(payload));
   });
-  // In a fixed order, BadRequest first: programs may look at the first detail only.
+  // Programs may look at the first detail only, so the order is fixed. BadRequest comes first in it.
   std::sort(detailed.mutable_details()->begin(), detailed.mutable_details()->end(),
             [](const google::protobuf::Any& a, const google::protobuf::Any& b) { return a.type_url() < b.type_url(); });
   absl::string_view message = status.message();
@@ -70,7 +72,7 @@ inline grpc::Status ToGrpcStatus(const absl::Status& status) {
   return grpc::Status(code, text, detailed.SerializeAsString());
 }
 
-// Adds the details that a server sent to `status`.
+// Copies the details of `from`, a status that a server has sent, to the payloads of `status`.
 inline void CopyDetails(const grpc::Status& from, absl::Status* status) {
   google::rpc::Status detailed;
   if (from.error_details().empty() || !detailed.ParseFromString(from.error_details())) return;
@@ -78,7 +80,7 @@ inline void CopyDetails(const grpc::Status& from, absl::Status* status) {
     status->SetPayload(any.type_url(), absl::Cord(any.value()));
 }
 
-// The message begins with `what`, if it is not empty.
+// Converts code and message; CopyDetails copies the details. If `what` is not empty, the message begins with it.
 inline absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view what = "") {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),

@@ -4,7 +4,8 @@
 //   absl::MutexLock lock(&mu_);
 //   if (changed_.AwaitFor(&mu_, absl::Seconds(2), [this] { return done_; })) ...
 //
-// Code that changes the state that a condition reads calls SignalAll, with or without the mutex. Thread-safe.
+// Code that changes the state that a condition reads holds the mutex for the change and then calls SignalAll, before or
+// after it releases the mutex. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -29,7 +30,7 @@ class SteadyCondVar {
     changed_.wait(held, condition);
     return true;
   }
-  // Waits for a SignalAll, at most for `limit`. It may return earlier.
+  // Waits for a SignalAll, at most for `limit`. It may also return before either (a spurious wakeup).
   void WaitFor(absl::Mutex* mu, absl::Duration limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     Held held{mu};
     if (limit < absl::InfiniteDuration()) {
