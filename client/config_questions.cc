@@ -103,7 +103,8 @@ absl::StatusOr<YamlSettings> DataSettings(const std::string& answer, const Conte
   const absl::string_view kind = KindOfData(paths->front());
   for (std::string& path : *paths) {
     if (KindOfData(path) != kind) {
-      return absl::InvalidArgumentError(absl::StrCat("expected files of one kind, found ", kind, " and ", path));
+      return absl::InvalidArgumentError(absl::StrCat("expected files of one kind, found ", kind, " first, then ", path,
+                                                     ", which is ", KindOfData(path)));
     }
     path = QuotedYaml(path);
   }
@@ -140,9 +141,9 @@ absl::StatusOr<YamlSettings> OffloadSettings(const std::string& answer, const Co
   const absl::StatusOr<bool> is_on = YesOrNo(answer);
   if (!is_on.ok()) return is_on.status();
   const v1::DataParallel data = c.spec.parallel().data();
-  const bool is_early = data == v1::DATA_PARALLEL_ZERO1 || data == v1::DATA_PARALLEL_ZERO2;
+  const bool only_optimizer = data == v1::DATA_PARALLEL_ZERO1 || data == v1::DATA_PARALLEL_ZERO2;
   return YamlSettings{{"parallel.offload.optimizer", *is_on ? "true" : "false"},
-                      {"parallel.offload.parameters", *is_on && !is_early ? "true" : "false"}};
+                      {"parallel.offload.parameters", *is_on && !only_optimizer ? "true" : "false"}};
 }
 
 absl::StatusOr<YamlSettings> RecomputeSettings(const std::string& answer, const Context&) {
@@ -271,7 +272,8 @@ std::vector<ConfigQuestion> QuestionsAboutTraining() {
       {"precision",
        {"train.precision"},
        "Which number type: fp32, bf16 or fp16?",
-       "bf16 and fp16 halve memory and communication; they save time only on processors that support them.",
+       "With bf16 and fp16 the model computes in 16 bits, which halves the memory of activations; the optimizer still "
+       "updates weights in fp32. Each saves time only on processors that support it.",
        DecidesStrategy,
        SuggestedPrecision,
        [](const std::string& answer, const Context&) { return Plain("train.precision.type", answer); }},
@@ -291,7 +293,7 @@ std::vector<ConfigQuestion> QuestionsAboutTraining() {
        [](const std::string& answer, const Context&) { return Plain("train.optimizer.lr", answer); }},
       {"evaluate",
        {"train.evaluate.every_steps"},
-       "An evaluation after how many steps (0: never)?",
+       "How many steps between evaluations (0: no evaluation)?",
        "The loss is computed on a twentieth of the data, on which the job does not train.",
        IsModel,
        [](const Context&) { return std::string("0"); },
@@ -318,14 +320,14 @@ std::vector<ConfigQuestion> FurtherQuestions() {
        RecomputeSettings},
       {"save",
        {"checkpoint.every_steps"},
-       "A checkpoint after how many steps (0: only at the end)?",
+       "How many steps between checkpoints (0: only one, at the end)?",
        "A job that fails continues from its newest checkpoint.",
        IsModel,
        SuggestedInterval,
        [](const std::string& answer, const Context&) { return Plain("checkpoint.every_steps", answer); }},
       {"restarts",
        {"recovery.max_restarts"},
-       "How often may all ranks be started again after a failure?",
+       "How many times may all ranks be started again after failures?",
        "The script must resume from its own checkpoint; otherwise it starts from the beginning.",
        IsScript,
        [](const Context&) { return std::string("3"); },
@@ -333,7 +335,7 @@ std::vector<ConfigQuestion> FurtherQuestions() {
       {"folder",
        {"checkpoint.dir"},
        "In which folder does the run keep its files (auto: one for each run)?",
-       "It has checkpoints and metrics. On a cluster all hosts must share this folder.",
+       "The run writes its checkpoints and metrics there. On a cluster all hosts must share this folder.",
        IsModel,
        [](const Context&) { return std::string("auto"); },
        FolderSettings},

@@ -151,7 +151,8 @@ class Doctor {
     return results;
   }
 
-  // Fails if the coordinator does not report the state of the job, which is no problem of the hosts.
+  // Fails if the coordinator does not return the state of the job, because that says nothing about the hosts. Problems
+  // of the hosts are in the result.
   absl::StatusOr<ProbeResult> Await(const ProbePair& pair, const std::string& job_id, absl::Time deadline) {
     ProbeResult result{.hosts = pair, .error = "", .gflops = {}};
     absl::StatusOr<v1::Job> job = absl::UnknownError("");

@@ -71,7 +71,7 @@ void WarnAboutPrograms(const HostFacts& facts, std::vector<std::string>* warning
     warnings->push_back(absl::StrCat(
         "it is not known at which address other hosts reach this host: ", Printable(facts.address_error, kCellBytes),
         ". A worker daemon would announce 127.0.0.1. Check the name of the coordinator and the name server, "
-        "or give the coordinator's address as a number"));
+        "or name the coordinator by its IP address"));
   }
 }
 
@@ -87,13 +87,14 @@ void WarnAboutLimits(const HostFacts& facts, std::vector<std::string>* warnings)
         "--shm-size=8g or --ipc=host, or remount it: mount -o remount,size=8g /dev/shm"));
   }
   if (facts.open_files.soft < kOpenFilesMin) {
-    warnings->push_back(absl::StrCat("programs of this shell may open only ", facts.open_files.soft,
-                                     " files (nofile): a coordinator of many hosts and data of many files "
-                                     "need more. Raise the limit: ulimit -n 65536, or LimitNOFILE in the unit of "
-                                     "systemd"));
+    warnings->push_back(absl::StrCat("programs that this shell starts may open only ", facts.open_files.soft,
+                                     " files (nofile): a coordinator of many hosts, and a job whose data is in many "
+                                     "files, need more. Raise the limit: ulimit -n 65536, or LimitNOFILE in the unit "
+                                     "of systemd"));
   }
   if (CountGpus(facts) > 0 && facts.locked_memory.soft < kLockedMemoryMin) {
-    warnings->push_back(absl::StrCat("programs of this shell may lock only ", BytesText(facts.locked_memory.soft),
+    warnings->push_back(absl::StrCat("programs that this shell starts may lock only ",
+                                     BytesText(facts.locked_memory.soft),
                                      " of memory (memlock); RDMA networks need more: ulimit -l unlimited, "
                                      "or --ulimit memlock=-1 for a container"));
   }
@@ -207,10 +208,11 @@ Rows ProcessorRows(const HostFacts& facts) {
                {"  NUMA nodes", facts.numa_nodes == 0 ? "unknown" : absl::StrCat(facts.numa_nodes)},
                {"  vector units", facts.vector_units.empty() ? "none" : absl::StrJoin(facts.vector_units, " ")}};
   if (!facts.trainer.contains("error")) {
-    rows.push_back({"  kernels", absl::StrCat("ours: ", TextOf(facts.trainer, "vector_code"),
+    rows.push_back({"  kernels", absl::StrCat("Trainyard's: ", TextOf(facts.trainer, "vector_code"),
                                               ", LibTorch's: ", OrUnknown(TextOf(facts.trainer, "cpu_capability")))});
-    rows.push_back({"  product_kernels", absl::StrCat("auto is ", OrUnknown(TextOf(facts.trainer, "product_kernels")),
-                                                      ": ", Printable(TextOf(facts.trainer, "kernels"), kCellBytes))});
+    rows.push_back(
+        {"  product_kernels", absl::StrCat("auto selects ", OrUnknown(TextOf(facts.trainer, "product_kernels")), ": ",
+                                           Printable(TextOf(facts.trainer, "kernels"), kCellBytes))});
     const bool has_bf16 = facts.trainer.value("bf16_products", Json()) == true;
     rows.push_back({"  precision", absl::StrCat("fp32 unless train.precision is given; this CPU ",
                                                 has_bf16 ? "multiplies" : "has no instruction to multiply", " bf16")});
@@ -246,8 +248,9 @@ Rows GpuRows(const HostFacts& facts) {
   rows.push_back(
       {"  NCCL", nccl.empty() ? absl::StrCat("none", note.empty() ? "" : ": ", Printable(note, kCellBytes)) : nccl});
   rows.push_back({"  used by jobs", CountGpus(facts) > 0 && TextOf(facts.gpu, "cuda_note").empty()
-                                        ? "device auto is cuda, with NCCL between ranks"
-                                        : "device auto is cpu, with shared memory and gloo between ranks"});
+                                        ? "resources.device auto selects cuda, with NCCL between ranks"
+                                        : "resources.device auto selects cpu, with shared memory and gloo between "
+                                          "ranks"});
   return rows;
 }
 

@@ -22,14 +22,13 @@ std::string LabelsText(const v1::HostStatus& host) {
 }
 
 std::vector<std::string> Row(const v1::HostStatus& host) {
-  const bool known = host.attached();
   return {Printable(host.name(), 253),
           HostState(host),
           absl::StrCat(host.slots() - std::min(host.slots(), host.slots_free()), "/", host.slots()),
           host.jobs().empty() ? "-" : Printable(absl::StrJoin(host.jobs(), ","), 500),
           host.labels().empty() ? "-" : Printable(LabelsText(host), 200),
           host.version().empty() ? "-" : Printable(host.version(), 40),
-          known ? absl::StrFormat("%+.3f s", host.clock_offset_s()) : "-",
+          host.attached() ? absl::StrFormat("%+.3f s", host.clock_offset_s()) : "-",
           host.disk_free_bytes() > 0 ? BytesText(host.disk_free_bytes()) : "-"};
 }
 

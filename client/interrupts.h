@@ -13,8 +13,9 @@
 
 namespace trainyard::client {
 
-// SIGINT, SIGTERM and SIGHUP without those that the process ignores. A caller ignores a signal so that it has no effect
-// on this program, as `nohup` and the `&` of a script do, but Linux delivers a blocked signal to a signalfd even then.
+// SIGINT, SIGTERM and SIGHUP, except those that this process ignores. `nohup` and the `&` of a script start a program
+// with a signal ignored, so that the signal has no effect on the program. Blocking such a signal would undo this,
+// because Linux delivers a blocked signal to a signalfd even if it is ignored.
 sigset_t InterruptSet();
 
 // Blocks the InterruptSet and SIGCHLD in this thread and in threads that it will start. Call it before starting any

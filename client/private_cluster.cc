@@ -42,7 +42,7 @@ constexpr int kLogLines = 10;
 
 int PidFd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
-// How a child has ended, without reaping it.
+// Returns how a child has ended. Does not reap it.
 std::string HowItEnded(pid_t pid) {
   siginfo_t info = {};
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)

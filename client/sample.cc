@@ -83,7 +83,7 @@ absl::Status Sample(const Globals& globals, const SampleOptions& options) {
 }
 
 // Adds the options for the number of tokens and for the choice of each token.
-void AddChoices(CLI::App& verb, SampleOptions& options) {
+void AddSamplingOptions(CLI::App& verb, SampleOptions& options) {
   verb.add_option("--tokens", options.tokens, "Number of tokens to generate for each prompt")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
@@ -115,7 +115,7 @@ void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
       ->excludes(prompt);
   verb->add_option("--tokenizer", options->tokenizer,
                    "File or folder of the tokenizer, if it is not the model's; bytes: one token per byte");
-  AddChoices(*verb, *options);
+  AddSamplingOptions(*verb, *options);
   verb->add_option("--batch", options->batch, "Number of prompts that are computed together")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));

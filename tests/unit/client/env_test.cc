@@ -131,7 +131,7 @@ TEST(Warnings, NameGpusThatTrainersCannotUse) {
                {"cuda_note", "libcuda.so.1 not found"}};
 
   EXPECT_THAT(WarningsOf(facts), ElementsAre(HasSubstr("although there are GPUs: libcuda.so.1 not found")));
-  EXPECT_THAT(FactsText(facts, 0), HasSubstr("device auto is cpu"));
+  EXPECT_THAT(FactsText(facts, 0), HasSubstr("device auto selects cpu"));
 }
 
 TEST(OutputOfProgram, ReturnsWhatIsWritten) {
