@@ -13,6 +13,7 @@ from trainyard._report import phase, report, report_eval  # noqa: F401
 from trainyard.saving import checkpoint_dir, last_checkpoint, saved, should_save  # noqa: F401
 from trainyard.script import should_stop, stop_requested  # noqa: F401
 
+# The module of the package in which each name is defined; None: the name is that of a module.
 _LAZY = {"Client": "client", "AsyncClient": "aio", "Job": "job", "schema": None, "job_spec": "schema"}
 
 

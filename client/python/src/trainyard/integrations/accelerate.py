@@ -31,7 +31,7 @@ class TrainyardTracker(GeneralTracker):
 
     name = "trainyard"
     requires_logging_directory = False
-    main_process_only = False  # the last step of each rank is reported
+    main_process_only = False  # log() runs on every rank, because each rank reports its own last step
 
     def __init__(self, loss="loss", eval_loss="eval_loss", first_step=1):
         if isinstance(first_step, bool) or first_step not in (0, 1):
