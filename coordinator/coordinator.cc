@@ -40,8 +40,8 @@ absl::StatusOr<std::string> LoadOrCreateClusterId(Store& store, Snapshot& snapsh
   return record.cluster_id();
 }
 
-// Fails for a worker daemon's state folder: if both programs used one folder, each would acquire the lock of the other
-// and delete the other's files.
+// Fails if the folder is the state folder of a worker daemon. Both programs lock the file `lock` of their folder, so
+// one of them could not start, and its error message would name another program of its own kind as the cause.
 absl::Status CheckNoWorkerState(const std::string& folder) {
   for (const char* name : {"ranks", "outbox", "cluster"}) {
     if (!FileExists(JoinPath(folder, name))) continue;

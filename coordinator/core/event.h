@@ -20,8 +20,8 @@ using WatchId = NumberId<struct WatchIdTag>;      // a stream of events to a wat
 using SessionId = NumberId<struct SessionIdTag>;  // one stream of a daemon
 using ReaderId = NumberId<struct ReaderIdTag>;    // a reader of the output of ranks
 
-// `by`, in most events that change something: who requested the change, for the notice that records this. Empty: there
-// is no such notice.
+// Events by which a client changes something have a field `by`: who requested the change. A notice records this; if
+// `by` is empty, there is no such notice.
 
 // ---- clients -------------------------------------------------------------------------------------------------------
 
@@ -130,8 +130,10 @@ struct WatchJob {
   WatchId watch;
   JobId job;
   WatchPosition position;
-  bool first = false;      // the stream has just been opened
-  bool allow_gap = false;  // with `first`: events after the position may have been deleted
+  bool first = false;  // the stream has just been opened
+  // Accepts that events after the position were deleted; otherwise the stream then ends with an error. Ignored unless
+  // `first` is true.
+  bool allow_gap = false;
 };
 
 struct WatchClosed {
@@ -146,10 +148,6 @@ struct OpenLogs {
 
 struct LogsClosed {  // the reader has disconnected
   ReaderId reader;
-};
-
-struct LogPushEnded {  // a daemon has sent all output that a request covers
-  std::string request_id;
 };
 
 // ---- daemons -------------------------------------------------------------------------------------------------------
@@ -200,6 +198,10 @@ struct HostValuesReceived {
   v1::PutValues put;
 };
 
+struct LogPushEnded {  // a daemon has sent all output that a request covers
+  std::string request_id;
+};
+
 // ---- time ----------------------------------------------------------------------------------------------------------
 
 // About ten times a second. `contacts` names the sessions that sent anything since the last tick, and when.
@@ -208,7 +210,7 @@ struct Tick {
     SessionId session;
     absl::Time time;
     // These two are from the newest heartbeat since the last tick, if it contained them.
-    std::optional<absl::Duration> clock_offset = std::nullopt;  // the host's clock minus ours, with the message's delay
+    std::optional<absl::Duration> clock_offset = std::nullopt;  // the host's clock minus ours minus the message's delay
     std::optional<uint64_t> disk_free_bytes = std::nullopt;
   };
   std::vector<Contact> contacts;
