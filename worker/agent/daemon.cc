@@ -180,7 +180,7 @@ absl::Status Daemon::Start() {
   FindSnapshotFolder();
   ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());
   const FolderLimits folder_limits = FolderLimitsFor(options.slots, config_.log_bytes_per_rank);
-  metrics_.LimitRankFolders(folder_limits);
+  metrics_.ObserveRankFolderLimits(folder_limits);
   RETURN_IF_ERROR(StartEndpoints());
 
   auto post = [this](Event event) { Post(std::move(event)); };
@@ -201,7 +201,7 @@ absl::Status Daemon::Start() {
           .lifeline_fd = config_.lifeline_fd,
           .log_bytes_per_rank = config_.log_bytes_per_rank,
           .folder_limits = folder_limits,
-          .on_pruned = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
+          .on_pruned = [this](const RankFolders& folders) { metrics_.ObserveRankFolders(folders); }},
       post);
   examiner_ =
       std::make_unique<ProcessExaminer>(post, [this](const ExamineProcess& request, ProcessExaminer::Pause pause) {

@@ -20,19 +20,19 @@ namespace {
 
 constexpr char kEphemeralRange[] = "/proc/sys/net/ipv4/ip_local_port_range";
 constexpr int kLowestPort = 15000;
-constexpr int kHighestPort = 65535;
+constexpr int kPortsEnd = 65536;  // exclusive
 // If fewer ports than this lie below the kernel's range for outgoing connections, ports in that range are used, too.
 constexpr int kFewestPorts = 1000;
 constexpr int kPortTries = 500;
 constexpr size_t kPortsRemembered = 256;
 
-// Returns the first port after the range to choose from.
+// Returns the end, exclusive, of the range to choose from.
 int EndOfRange() {
   const absl::StatusOr<std::string> text = ReadFile(kEphemeralRange, 256);
   const std::vector<std::string> ends = absl::StrSplit(text.ok() ? *text : "", absl::ByAnyChar(" \t\n"));
   int first_ephemeral = 0;
-  if (!absl::SimpleAtoi(ends.front(), &first_ephemeral)) return kHighestPort;
-  return first_ephemeral >= kLowestPort + kFewestPorts ? std::min(first_ephemeral, kHighestPort) : kHighestPort;
+  if (!absl::SimpleAtoi(ends.front(), &first_ephemeral)) return kPortsEnd;
+  return first_ephemeral >= kLowestPort + kFewestPorts ? std::min(first_ephemeral, kPortsEnd) : kPortsEnd;
 }
 
 template <typename Address>

@@ -102,12 +102,12 @@ void WorkerMetrics::Observe(const CoreStats& stats, size_t queue_length) {
 
 void WorkerMetrics::ObserveDisk(uint64_t free_bytes) { Set(kDiskFree, static_cast<double>(free_bytes)); }
 
-void WorkerMetrics::LimitRankFolders(const FolderLimits& folder_limits) {
+void WorkerMetrics::ObserveRankFolderLimits(const FolderLimits& folder_limits) {
   Set(kFoldersLimit, static_cast<double>(folder_limits.folders));
   Set(kFolderBytesLimit, static_cast<double>(folder_limits.bytes));
 }
 
-void WorkerMetrics::CountRankFolders(const RankFolders& folders) {
+void WorkerMetrics::ObserveRankFolders(const RankFolders& folders) {
   Set(kFolders, static_cast<double>(folders.count));
   Set(kFolderBytes, static_cast<double>(folders.bytes));
 }

@@ -24,8 +24,8 @@ class WorkerMetrics {
 
   void Observe(const CoreStats& stats, size_t queue_length);
   void ObserveDisk(uint64_t free_bytes);
-  void LimitRankFolders(const FolderLimits& folder_limits);
-  void CountRankFolders(const RankFolders& folders);
+  void ObserveRankFolderLimits(const FolderLimits& folder_limits);
+  void ObserveRankFolders(const RankFolders& folders);
 
  private:
   void Count(const MetricSpec& spec, uint64_t total);

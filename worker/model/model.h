@@ -136,7 +136,7 @@ class Model {
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   int64_t num_elements() const;
   // By index of the parameter: its number in the whole model, and the box (the rectangular part) of it that this model
-  // has.
+  // has. Empty in models that do not call AddParameters (only tests have such models): all are whole.
   const std::vector<PartParameter>& boxes() const { return boxes_; }
   // Whether this model has all of parameter `index`, not only a box of it.
   bool IsWhole(int index) const;

@@ -46,8 +46,8 @@ TEST(WorkerMetrics, ShowTheNewestTotalsOfTheCore_AndTheLimits) {
 
   metrics.Observe({.outbox_errors = 2, .starts = 5, .facts_waiting = 7, .outbox_on_disk = false}, 3);
   metrics.Observe({.outbox_errors = 2, .starts = 6, .facts_waiting = 1, .outbox_on_disk = true}, 0);
-  metrics.LimitRankFolders({.folders = 9, .bytes = 99});
-  metrics.CountRankFolders({.count = 4, .bytes = 44});
+  metrics.ObserveRankFolderLimits({.folders = 9, .bytes = 99});
+  metrics.ObserveRankFolders({.count = 4, .bytes = 44});
 
   EXPECT_EQ(ValueOf(metrics, "trainyard_worker_outbox_errors_total"), 2);
   EXPECT_EQ(ValueOf(metrics, "trainyard_worker_starts_total"), 6);

@@ -21,7 +21,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kRotaryGrain = int64_t{1} << 14;  // fewer elements are not worth another thread
+constexpr int64_t kRotaryGrain = int64_t{1} << 14;  // elements; fewer are not worth another thread
 
 // Rows are tokens of all sequences; `direction` is 1, or -1 for the inverse rotation.
 struct RotaryPass {
@@ -32,7 +32,7 @@ struct RotaryPass {
   const int64_t* positions = nullptr;  // of all rows; null: each sequence counts from 0
   int64_t tokens = 0;                  // of a sequence
   int64_t heads = 0;
-  int64_t half = 0;  // of a head's width
+  int64_t half = 0;  // half of a head's width
   float direction = 1;
 };
 
@@ -155,9 +155,9 @@ RotaryTable RowsOf(const RotaryTable& table, const at::Tensor& positions) {
 }
 
 at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table, const at::Tensor& positions) {
-  const bool ours = x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  const bool has_kernel = x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
   const at::Tensor dense = x.contiguous();
-  if (!ours) return RotateByLibTorch(dense, table, positions);
+  if (!has_kernel) return RotateByLibTorch(dense, table, positions);
   if (!c10::GradMode::is_enabled() || !x.requires_grad()) {
     return RotateDense(dense, table.cosines, table.sines, positions, 1);
   }
