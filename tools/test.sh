@@ -25,7 +25,7 @@ passed() { /usr/bin/python3 tools/passed.py "$1" "$PASSED" "${@:2}"; }
 # Arguments: results folder, build folder, filter, program.
 run_cells() {
   local results=$1 folder=$2 filter=$3 program=$4 cells code=0
-  cells=$(passed cells "$program")
+  cells=$(passed cells "$program")  # a filter of GoogleTest that only excludes: empty, or "-CELL:CELL..."
   [[ $filter && $program != *"$filter"* ]] && cells="*$filter*$cells"
   GTEST_FILTER=${cells:-*} TRAINYARD_ALL_CELLS=1 ctest --test-dir "$folder" --verbose -R "^$program\$" \
     --output-junit "$results/ctest-$program.xml" | passed note "$program" || code=1

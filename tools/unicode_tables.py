@@ -71,13 +71,15 @@ def categories():
 
 
 def combining():
-    """Returns the combining classes that the library's normalization uses; in it, other characters have class 0."""
+    """Returns ranges of characters with their combining classes, for the characters that NFD of the library reorders. A
+    newer Unicode (that of Python) may give other characters a class, too, but the library treats them as class 0."""
     nfd, runs = normalizers.NFD(), []
     for code, c in ((ord(c), c) for c in EVERY):
         value = unicodedata.combining(c)
         if not value:
             continue
-        text = f"a\u0301{c}" if value < 230 else f"a{c}\u0327"  # classes 230 and 202
+        # A text with two marks in the wrong order: U+0301 has class 230, and U+0327 has class 202.
+        text = f"a\u0301{c}" if value < 230 else f"a{c}\u0327"
         if nfd.normalize_str(text) == text:
             continue
         if runs and runs[-1][1] == code - 1 and runs[-1][2] == value:
@@ -99,6 +101,8 @@ def compositions():
 
 
 def changes(normalizer, unless=None):
+    """Returns each character that `normalizer` changes, with the result. Leaves out those for which the normalizer
+    `unless` has the same result."""
     out = []
     for c in EVERY:
         if 0xAC00 <= ord(c) < 0xAC00 + 11172:
