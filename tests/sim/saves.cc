@@ -42,7 +42,7 @@ void Trainer::BeginPart(uint64_t step) {
 
 void Trainer::OpenPart(uint64_t step) {
   if (world_.storage.IsFenced(id_.job, writer())) return Exit(kExitAborted);
-  world_.storage.MakeFolder(id_.job, writer(), step);
+  world_.storage.MakePartial(id_.job, writer(), step);
   After(absl::Milliseconds(10), absl::Milliseconds(400), &Trainer::WritePart, step);
 }
 
@@ -52,7 +52,7 @@ void Trainer::WritePart(uint64_t step) {
   const bool counts = !fails || world_.mutation == Mutation::kIgnoreFailedWrite;
   if (counts) world_.storage.WritePart(id_.job, writer(), step, id_.rank, /*torn=*/fails);
   if (world_.storage.IsFenced(id_.job, writer())) {
-    world_.storage.Remove(id_.job, writer(), step);
+    world_.storage.RemovePartial(id_.job, writer(), step);
     return Exit(kExitAborted);
   }
   // A rank that cannot write its part reports that itself; the others learn of it when all parts have ended.
@@ -89,7 +89,7 @@ void Trainer::Assembled() {
 
 void Trainer::AbandonSave(uint64_t step) {
   assembled_ = abandoned_ = step;
-  world_.storage.Remove(id_.job, writer(), step);
+  world_.storage.RemovePartial(id_.job, writer(), step);
 }
 
 void Trainer::RestartSave(uint64_t step) {
@@ -144,7 +144,7 @@ void Trainer::ReportReady(uint64_t step) {
   withdrawn.mutable_save_failed()->set_step(oldest);
   withdrawn.mutable_save_failed()->set_withdrawn(true);
   ReportFact(std::move(withdrawn));
-  world_.storage.Remove(id_.job, writer(), oldest);
+  world_.storage.RemovePartial(id_.job, writer(), oldest);
 }
 
 void Trainer::HandleGrants(const v1::GrantSaves& grants) {
@@ -265,7 +265,7 @@ void Trainer::SettleFolder(uint64_t) {
     const bool counts = folder.partials.at({step, by}).job == settled_by && by >= settled;
     const bool adopt = complete && (counts || named(step, by)) && world_.mutation != Mutation::kAdoptNothing;
     if (adopt) storage.GiveName(id_.job, by, step);
-    if (!adopt && world_.mutation != Mutation::kLeavePartials) storage.Remove(id_.job, by, step);
+    if (!adopt && world_.mutation != Mutation::kLeavePartials) storage.RemovePartial(id_.job, by, step);
   }
   storage.SetSettled(id_.job, writer());
   After(absl::ZeroDuration(), absl::Milliseconds(30), &Trainer::Restore, 0);

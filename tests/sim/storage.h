@@ -75,7 +75,7 @@ class Storage {
   }
   void RecordStep(const JobId& job) { Folder(job).stepped = true; }
 
-  void MakeFolder(const JobId& job, Writer writer, uint64_t step) { Folder(job).partials[{step, writer}].job = job; }
+  void MakePartial(const JobId& job, Writer writer, uint64_t step) { Folder(job).partials[{step, writer}].job = job; }
   void WritePart(const JobId& job, Writer writer, uint64_t step, uint32_t rank, bool torn) {
     PartialSave& partial = Folder(job).partials[{step, writer}];
     partial.job = job;
@@ -102,7 +102,7 @@ class Storage {
     folder.partials.erase(at);
     return true;
   }
-  void Remove(const JobId& job, Writer writer, uint64_t step) { Folder(job).partials.erase({step, writer}); }
+  void RemovePartial(const JobId& job, Writer writer, uint64_t step) { Folder(job).partials.erase({step, writer}); }
   void SetSettled(const JobId& job, Writer writer) {
     Folder(job).settled_by = job;
     Folder(job).settled = writer;

@@ -148,11 +148,18 @@ TEST_F(ValueRelayTest, FormedGroup_AcceptsNoNewValuesAndPutsNoneAgain) {
   EXPECT_THAT(sent_, IsEmpty());
 }
 
-TEST_F(ValueRelayTest, EndOfTheGroup_EndsItsWaitsAndNoOthers) {
+TEST_F(ValueRelayTest, ValuesOfAnotherGeneration_DoNotAnswerAPut) {
   relay_.Attach();
   Put("a", "1");
+
   relay_.Receive(ReceivedValues({{"a", "1"}}, /*generation=*/2));
+
   EXPECT_FALSE(result_.has_value());
+}
+
+TEST_F(ValueRelayTest, EndOfTheGroup_AbortsItsWaitsAndLaterPuts) {
+  relay_.Attach();
+  Put("a", "1");
 
   relay_.Forget(kGroup);
 

@@ -1,4 +1,5 @@
-// How calls of a channel end when the peer does not continue, over every transport. Ranks that crash are processes.
+// How calls of a channel end when the peer does not continue, over every transport. Where a rank crashes, each rank is
+// a process; elsewhere, both ends are in this process.
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>

@@ -255,7 +255,7 @@ TEST(SixteenBit, RoundsAsLibTorchDoes) {
   }
 }
 
-TEST(SumOfSquares, MatchesFp64RoundingForEveryLength) {
+TEST(SumOfSquares, MatchesTheFp64SumForEveryLength) {
   for (int64_t size : {0, 1, 31, 32, 33, 4095, 4096, 4097, 10'000}) {
     at::Tensor x = at::linspace(-3, 5, size, at::kDouble);
     double expected = x.square().sum().item<double>();
@@ -307,7 +307,7 @@ TEST(GradientScale, DividesByTheTokensOnce) {
   EXPECT_DOUBLE_EQ(scale.scale, 0.1);
 }
 
-TEST(GradientScale, DividesByTheSeedOfBackward) {
+TEST(GradientScale, DividesByTheFactorWithWhichBackwardWasStarted) {
   GradientScale scale =
       ComputeGradientScale(/*sum_of_squares=*/400 * 64, /*num_tokens=*/10, /*clip_norm=*/1.0, /*seed=*/8);
   EXPECT_DOUBLE_EQ(scale.norm, 2);
