@@ -157,6 +157,7 @@ def training(folder, steps, every):
 
 
 def first_and_later(folder):
+    """The seconds of each save of a run, in order."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saves = run_job(STATE, folder, pathlib.Path(temporary) / "run", steps=25, every=4).save_s
         if len(saves) < 3:
@@ -220,10 +221,11 @@ def main():
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds (default 5)")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N",
-                        help=f"steps of the runs that train (default {STEPS}; fewer only check that a row works)")
+                        help=f"steps of a run for the rows overhead and longest (default {STEPS}; fewer only check "
+                             "that these rows work)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
-    parser.add_argument("--folder", help="folder for checkpoints (default: that of temporary files)")
+    parser.add_argument("--folder", help="folder for checkpoints (default: the folder of temporary files)")
     args = parser.parse_args()
     unknown = sorted(set(args.row) - {row.name for row in rows})
     if unknown or args.pairs < 1 or args.steps < 2 * WARMUP_STEPS:

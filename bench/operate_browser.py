@@ -1,4 +1,5 @@
-"""A headless Chromium that a benchmark controls through a pipe, in Chrome's DevTools protocol. Needs no packages."""
+"""A headless Chromium that a benchmark controls through a pipe, by the Chrome DevTools Protocol. This module needs only
+the standard library."""
 
 import contextlib
 import json
@@ -84,7 +85,7 @@ class Browser:
             return BrowserFailed(f"the browser has ended; its last output:\n{log.read()[-1000:]}")
 
     def run_at_start(self, script):
-        """Runs the script in each page before the page's own."""
+        """Makes each page that is opened later run the script before its own scripts."""
         self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def open(self, url):
@@ -105,7 +106,8 @@ class Browser:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        # The bench is a subreaper, so the processes that the browser has started are children of the bench now.
+        # This process is a subreaper (tests/cluster/processes.py), so the processes that the browser has started are
+        # its children now.
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-self._process.pid, 0)

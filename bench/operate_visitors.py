@@ -20,22 +20,23 @@ import grpc
 from operate_role import CALL_LIMIT_S, dial, say
 
 VISIT_S = (0.5, 4)     # the shortest and the longest visit of a stream
-SLOW_BYTES = 1024      # that a slow visitor reads at a time
+SLOW_BYTES = 1024      # what a slow visitor reads at a time
 SLOW_PAUSE_S = 0.1
-ENDS = ("close", "close", "cut", "slow")
+ENDS = ("close", "close", "cut", "slow")  # half of the visits close their connection
 REPORT_S = 2
 REST_POLL_S = 0.1
 JOB_LIMIT_S = 300
 
 
-async def until_wanted(setting):
-    """Waits until no measurement at rest is under way (operate_memory.Load.at_rest)."""
+async def wait_until_rest_ends(setting):
+    """Waits while a measurement needs that no visit and no short job is under way (operate_memory.Load.at_rest)."""
     while pathlib.Path(setting["rest"]).exists():
         await asyncio.sleep(REST_POLL_S)
 
 
 def cut(writer):
-    """Resets the connection: the peer gets no end of the stream, and what it has sent but was not read is lost."""
+    """Resets the connection: the peer gets an error in place of the end of the stream, and data that it has sent and
+    that was not read here is lost."""
     with contextlib.suppress(OSError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -74,7 +75,8 @@ class Relay:
 
 
 async def connect(port, slow):
-    """(reader, writer); those of a slow visitor store little, so that what is not read stays at the sender."""
+    """(reader, writer). A slow visitor has small receive buffers, so that data that it does not read stays at the
+    sender."""
     if not slow:
         return await asyncio.open_connection("127.0.0.1", port)
     connection = socket.socket()
@@ -107,7 +109,7 @@ class Visitors:
 
     async def come_and_go(self, visit, pause):
         while True:
-            await until_wanted(self._setting)
+            await wait_until_rest_ends(self._setting)
             end = random.choice(ENDS)
             self.under_way += 1
             try:
@@ -228,8 +230,8 @@ class Visitors:
 
 
 async def visit(setting, schema):
-    """Runs visitors until the process is ended, and prints the numbers of their visits. `setting["each"]`: the number
-    of watchers, of readers of logs and of readers of feeds at a time; there is one visitor of each other kind."""
+    """Runs visitors until the process is ended, and prints the numbers of their visits. `setting["each"]` is the number
+    of watchers; there are as many readers of logs and as many readers of feeds, and one visitor of each other kind."""
     visitors = Visitors(setting, schema)
     async with asyncio.TaskGroup() as tasks:
         for kind, pause in ((visitors.visit_watch, 1), (visitors.visit_logs, 1), (visitors.visit_feed, 1)):
@@ -286,7 +288,7 @@ class ShortJobs:
         kinds = self._setting.get("kinds", SHORT_JOBS)
         expected = {"train": "SUCCEEDED", "command": "SUCCEEDED", "failing": "FAILED", "cancelled": "CANCELLED"}
         while True:
-            await until_wanted(self._setting)
+            await wait_until_rest_ends(self._setting)
             kind = kinds[(self.counts["jobs"] + number) % len(kinds)]
             folder = pathlib.Path(self._setting["folder"]) / f"short-{number}"
             self.under_way += 1
@@ -310,7 +312,7 @@ async def run_short_jobs(setting, schema):
 
 
 async def fill_history(setting, schema):
-    """Submits and cancels `count` jobs, some at a time, and prints how many it has done, until all are done."""
+    """Submits and cancels `count` jobs, `in_flight` at a time, and prints how many are done until all are."""
     stub, service, done = schema["service_grpc"].JobServiceStub(dial(setting["address"])), schema["service"], 0
 
     async def submit_next(numbers):

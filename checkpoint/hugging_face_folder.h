@@ -1,6 +1,6 @@
-// Reads the folder form in which models are published on the Hugging Face hub: config.json and one or several files of
-// weights, as the Python library transformers writes and opens them; model_export.h writes such a folder. models/
-// defines the names of the weights there and which settings of config.json can be trained. Nothing is transposed.
+// Reads a model's folder in the form that the Hugging Face hub publishes and the Python library transformers writes and
+// opens: config.json and one or several files of weights. model_export.h writes such a folder. models/ defines the
+// names of its weights and the supported settings of config.json. Matrices keep their layout: none is transposed.
 // Stateless.
 #pragma once
 
@@ -26,9 +26,9 @@ absl::StatusOr<std::string> ReadConfigText(const std::string& folder);
 absl::StatusOr<ModelSizes> ReadModelConfig(const std::string& folder);
 
 // Writes the weights of `folder` as a checkpoint of step 0 below `run_folder`, with moments that are zero; 16-bit
-// weights become fp32, which holds them exactly. `manifest` names job and spec. Fails with InvalidArgument if the
-// weights do not fit `sizes` (the message lists every missing and unexpected name and every wrong shape), with
-// AlreadyExists if the run folder has checkpoints, and with the errors of the files.
+// weights become fp32, which holds them exactly. `manifest` contains the job and its spec. Fails with InvalidArgument
+// if the weights do not fit `sizes` (the message lists every missing and unexpected name and every wrong shape), with
+// AlreadyExists if the run folder has checkpoints, and with the errors of reading and writing the files.
 absl::StatusOr<SavedCheckpoint> ImportModel(const std::string& folder, const ModelSizes& sizes,
                                             const std::string& run_folder, Manifest manifest, FileSystem& file_system);
 

@@ -35,7 +35,7 @@ struct RunEntry {
 absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folder);
 
 // Returns the process that holds the run folder's lock: "process 123 on host w1", or "another process" if the lock does
-// not name it; empty if there is none. To find out, takes a shared lock for a moment.
+// not name it; empty if there is none. If no process holds the lock, this acquires a shared lock for a moment.
 std::string RunFolderHolder(const std::string& run_folder);
 
 // Removes the entries with these names. Before anything is removed, it fails with NotFound if there is no such entry,

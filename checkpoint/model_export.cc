@@ -64,10 +64,10 @@ struct ExportedTensor {
 struct Source {
   const Checkpoint& checkpoint;
   ModelDescription model;
-  std::map<std::string, std::string> stored;  // the types of the parameters
+  std::map<std::string, std::string> stored;  // by the name of a parameter: its type in the checkpoint
 };
 
-// Divides the tensors among files, in the order of transformers. Only a file with a single tensor may exceed the limit.
+// Divides the tensors among files without changing their order. Only a file with a single tensor may exceed the limit.
 std::vector<std::vector<ExportedTensor>> SplitTensors(const std::vector<ExportedTensor>& tensors, uint64_t bytes_max) {
   std::vector<std::vector<ExportedTensor>> files(1);
   uint64_t bytes = 0;
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> ReadMerged(const Source& source, const ExportedTenso
                       {b, b_dtype}, dtype);
 }
 
-// Returns the values of the tensor in the type of the export. Fails with InvalidArgument if this type cannot store one.
+// Returns the values of the tensor in the type of the export. Fails with InvalidArgument if it cannot hold a value.
 absl::StatusOr<std::string> ReadForExport(const Source& source, const ExportedTensor& tensor) {
   const std::string& stored = tensor.stored_dtype;
   const std::string& dtype = tensor.info.dtype;
@@ -199,14 +199,16 @@ std::vector<ExportedTensor> TensorsOf(const Source& source, bool of_adapters, co
 
 absl::Status CheckOptions(const std::string& out, const ExportOptions& options) {
   if (FileExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " already exists; name a new folder"));
-  if (options.max_shard_bytes > 0 && (options.dtype.empty() || IsFloating(options.dtype))) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot export files of ", options.max_shard_bytes,
-                                                 " bytes with weights of type '", options.dtype,
-                                                 "'; expected 1 byte or more, and F64, F32, F16 or BF16"));
+  if (options.max_shard_bytes == 0) {
+    return absl::InvalidArgumentError("the limit on the bytes of an exported file is 0; expected 1 or more");
+  }
+  if (options.dtype.empty() || IsFloating(options.dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot export weights of type '", options.dtype, "'; expected F64, F32, F16 or BF16"));
 }
 
 // Copies those of `names` that exist in the folder `from` and are not in `written`, and adds them to `written`. The
-// checkpoint names the folder, which may be another user's.
+// checkpoint gives the folder, which another user may have made, so ReadFileToPassOn checks each file.
 absl::Status CopyFiles(const std::string& from, absl::Span<const char* const> names, const std::string& to,
                        FileSystem& file_system, std::set<std::string>& written) {
   for (const char* name : names) {
@@ -219,8 +221,9 @@ absl::Status CopyFiles(const std::string& from, absl::Span<const char* const> na
   return absl::OkStatus();
 }
 
-// The name that transformers expects for a tokenizer's file. Fails with InvalidArgument if the file is no tokenizer:
-// the checkpoint names the file, and a checkpoint of another user could name any private file of the exporting user.
+// Returns the name that transformers expects for a tokenizer's file. Fails with InvalidArgument if the file is not a
+// tokenizer, because the checkpoint gives the path, and a checkpoint of another user could give the path of a private
+// file of the exporting user.
 absl::StatusOr<std::string> NameOfTokenizer(const std::string& bytes, const std::string& path) {
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first == std::string::npos || bytes[first] != '{') {
@@ -231,7 +234,7 @@ absl::StatusOr<std::string> NameOfTokenizer(const std::string& bytes, const std:
                                   ? nlohmann::json()
                                   : nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("model") && json["model"].is_object()) return std::string("tokenizer.json");
-  return absl::InvalidArgumentError(absl::StrCat(path, " is no tokenizer.json: expected an object with a 'model'"));
+  return absl::InvalidArgumentError(absl::StrCat(path, " is not a tokenizer.json: expected an object with a 'model'"));
 }
 
 // Copies the tokenizer whose folder or file is `from`.

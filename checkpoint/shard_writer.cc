@@ -16,7 +16,7 @@ namespace {
 // The number of bytes that are hashed and then written at a time: few enough to be still in the cache for the write.
 constexpr size_t kChunkBytes = 256 << 10;
 
-// An infinite value or NaN has an exponent of ones.
+// In an infinite value or NaN, all bits of the exponent are 1.
 template <typename Bits>
 bool AnyNonfinite(absl::string_view bytes, Bits exponent) {
   bool any = false;
@@ -28,9 +28,10 @@ bool AnyNonfinite(absl::string_view bytes, Bits exponent) {
   return any;
 }
 
-absl::Status WrongSize(const TensorHeader& tensor, size_t bytes) {
-  return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ", ShapeText(tensor.shape),
-                                          " was passed with ", bytes, " bytes"));
+absl::Status WrongSize(const TensorHeader& tensor, uint64_t expected, size_t found) {
+  return absl::InternalError(absl::StrCat("an entry of tensor '", tensor.name, "' of ", tensor.dtype, " ",
+                                          ShapeText(tensor.shape), " must have ", expected, " bytes, but ", found,
+                                          " were appended"));
 }
 
 absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
@@ -168,9 +169,10 @@ absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(const std::stri
 
 absl::Status ShardWriter::Append(absl::string_view bytes, const EntryHashes* hashes) {
   const size_t i = written_.tensors.size();
-  if (i == entries_.size()) return absl::InternalError("more tensors were appended than Create was called with");
+  if (i == entries_.size()) return absl::InternalError("more entries were appended than were passed to Create");
   const TensorHeader& tensor = entries_[i].tensor;
-  if (bytes.size() != infos_[i].end - infos_[i].begin) return WrongSize(tensor, bytes.size());
+  const uint64_t expected = infos_[i].end - infos_[i].begin;
+  if (bytes.size() != expected) return WrongSize(tensor, expected, bytes.size());
   if (written_.nonfinite.size() < kNonfiniteListed &&
       (hashes != nullptr ? hashes->nonfinite : HasNonfinite(tensor.dtype, bytes))) {
     written_.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
@@ -178,7 +180,8 @@ absl::Status ShardWriter::Append(absl::string_view bytes, const EntryHashes* has
   ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
   entry.pieces = CutIntoPieces(entries_[i], options_.piece_bytes);
   if (hashes != nullptr && hashes->pieces.size() != entry.pieces.size()) {
-    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was not hashed in the pieces to write"));
+    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was hashed in ", hashes->pieces.size(),
+                                            " pieces, but is written in ", entry.pieces.size()));
   }
   uint64_t at = infos_[i].begin;
   for (size_t p = 0; p < entry.pieces.size(); ++p) {
@@ -197,7 +200,10 @@ absl::Status ShardWriter::Append(absl::string_view bytes, const EntryHashes* has
 }
 
 absl::StatusOr<WrittenShard> ShardWriter::Finish() {
-  if (written_.tensors.size() < entries_.size()) return WrongSize(entries_[written_.tensors.size()].tensor, 0);
+  if (written_.tensors.size() < entries_.size()) {
+    return absl::InternalError(absl::StrCat("only ", written_.tensors.size(), " of ", entries_.size(),
+                                            " entries of the file ", written_.file.name, " were appended"));
+  }
   ASSIGN_OR_RETURN(written_.file, file_->Finish(written_.file.name));
   return std::move(written_);
 }

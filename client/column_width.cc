@@ -16,8 +16,9 @@ struct Range {
 
 // The source of both tables is Unicode 14.0; tests/interop/column_width_test.py compares them with Python's copy of it.
 
-// The general categories Mn, Me, Cf, Zl and Zp (marks, joiners, directions), except the soft hyphen, and the vowels
-// and final consonants of Hangul, which terminals draw over the character before.
+// The general categories Mn and Me (marks), Cf (joiners and changes of direction) except the soft hyphen, and Zl and Zp
+// (separators of lines and paragraphs); also the vowels and final consonants of Hangul, which terminals draw over the
+// character before them.
 constexpr Range kNoColumns[] = {
     {0x0300, 0x036F},   {0x0483, 0x0489},   {0x0591, 0x05BD},   {0x05BF, 0x05BF},   {0x05C1, 0x05C2},
     {0x05C4, 0x05C5},   {0x05C7, 0x05C7},   {0x0600, 0x0605},   {0x0610, 0x061A},   {0x061C, 0x061C},

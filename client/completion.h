@@ -1,5 +1,5 @@
-// Shell completion scripts for trainctl's verbs and options; all other words are file names. Generated from the
-// declared command line, so they are always up to date. Pure.
+// Shell scripts that complete trainctl's verbs and options, and all other words as file names. The scripts are
+// generated from the declared command line, so they are always up to date. Pure.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -158,13 +158,13 @@ void HttpExchange::OnChange(std::function<void()> changed) {
     if (is_open) changed_ = std::move(changed);
   }
   if (!is_open) return changed();
-  // The server now also polls for the disconnection of the client (AwaitsGoneClient).
+  // The server now also polls for the disconnection of the client (MustDetectDisconnect).
   shared_->Wake();
 }
 
-bool HttpExchange::AwaitsGoneClient() const {
+bool HttpExchange::MustDetectDisconnect() const {
   absl::MutexLock lock(&mu_);
-  return changed_ != nullptr && !begun_ && chunked_;  // HTTP/1.0 knows no interim responses
+  return changed_ != nullptr && !begun_ && chunked_;  // HTTP/1.0 has no interim responses
 }
 
 void HttpExchange::Push(Text text) {
@@ -209,7 +209,7 @@ HttpExchange::Progress HttpExchange::SendTo(int fd) {
       Drop(static_cast<size_t>(n));
     }
     if (texts_.empty() && begun_ && ended_) progress = Progress::kDone;
-    changed = ListenerIfRoom();
+    changed = CallbackIfRoom();
   }
   if (changed) changed();
   return progress;
@@ -225,7 +225,7 @@ void HttpExchange::Drop(size_t bytes) {
   }
 }
 
-std::function<void()> HttpExchange::ListenerIfRoom() {
+std::function<void()> HttpExchange::CallbackIfRoom() {
   if (!was_full_ || unsent_ >= limits::kHttpStreamBytes / 2) return nullptr;
   was_full_ = false;
   return changed_;

@@ -108,8 +108,9 @@ class HttpExchange {
   // Writes a heartbeat if it is due. Returns false if the reader is too slow.
   bool Tick(absl::Time now);
   bool is_stream() const;
-  // Whether OnChange was called, the answer has not begun, and the client understands interim responses (HTTP/1.1).
-  bool AwaitsGoneClient() const;
+  // Whether the server must detect that the client disconnects: OnChange was called, the answer has not begun, and the
+  // client understands interim responses (HTTP/1.1).
+  bool MustDetectDisconnect() const;
   void Close();
 
  private:
@@ -120,7 +121,8 @@ class HttpExchange {
   void Drop(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // When the reader becomes too slow for the first text, or, if no text is queued, when the next heartbeat is due.
   absl::Time DueAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::function<void()> ListenerIfRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the function of OnChange if a stream that was full is less than half full now; otherwise null.
+  std::function<void()> CallbackIfRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<HttpShared> shared_;
   const bool with_body_;

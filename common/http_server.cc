@@ -106,7 +106,7 @@ absl::Time HttpServer::AddPolled(std::vector<pollfd>& polled) const {
       // The reader of a stream has gone if it closes its side. The reader of a single response may close its side
       // early.
       const bool detects_end =
-          connection.exchange->is_stream() || (!connection.half_closed && connection.exchange->AwaitsGoneClient());
+          connection.exchange->is_stream() || (!connection.half_closed && connection.exchange->MustDetectDisconnect());
       events = static_cast<short>((connection.blocked ? POLLOUT : 0) | (detects_end ? POLLRDHUP : 0));
       wake = std::min(wake, connection.exchange->wake_at());
     }
@@ -178,7 +178,7 @@ bool HttpServer::Serve(Connection& connection, short events) {
 // A client that has closed its side of the connection has gone, or waits for its answer. To find out, this sends an
 // interim response: a client that waits ignores it, and the host of a client that has gone resets the connection.
 void HttpServer::ProbeClient(Connection& connection) {
-  if (!connection.half_closed || connection.probed || !connection.exchange->AwaitsGoneClient()) return;
+  if (!connection.half_closed || connection.probed || !connection.exchange->MustDetectDisconnect()) return;
   connection.probed = true;
   send(connection.fd, kContinue, sizeof kContinue - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }

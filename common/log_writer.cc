@@ -39,10 +39,12 @@ LogWriter::~LogWriter() {
 void LogWriter::Push(std::string line) {
   absl::MutexLock lock(&mu_);
   // Once a line is dropped, later lines are dropped too, even if they would fit, so that the line with the count is at
-  // the gap.
+  // the gap. The thread must also report the gap if the queue is empty, because the line is longer than the queue.
   if (missing_ > 0 || bytes_ + line.size() > options_.queue_bytes) {
+    idle_ = false;
     ++missing_;
     ++dropped_;
+    changed_.SignalAll();
     return;
   }
   idle_ = false;
@@ -54,11 +56,11 @@ void LogWriter::Push(std::string line) {
 bool LogWriter::Flush(absl::Duration limit) {
   absl::MutexLock lock(&mu_);
   return changed_.AwaitFor(&mu_, limit,
-                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return lines_.empty() && !writing_; });
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !HasWork() && !writing_; });
 }
 
 void LogWriter::Loop() {
-  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !lines_.empty() || stopping_; };
+  const auto must_wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return HasWork() || stopping_; };
   uint64_t unreported = 0;  // lost lines that the log does not mention yet
   const auto report_dropped = [&] {
     if (unreported > 0 && Write(options_.format_dropped(unreported))) unreported = 0;
@@ -69,8 +71,8 @@ void LogWriter::Loop() {
     uint64_t missing = 0;
     {
       absl::MutexLock lock(&mu_);
-      changed_.AwaitFor(&mu_, absl::InfiniteDuration(), has_work);
-      if (lines_.empty()) return;
+      changed_.AwaitFor(&mu_, absl::InfiniteDuration(), must_wake);
+      if (!HasWork()) return;
       lines.swap(lines_);
       bytes_ = 0;
       std::swap(missing, missing_);
@@ -85,7 +87,7 @@ void LogWriter::Loop() {
     report_dropped();
     absl::MutexLock lock(&mu_);
     writing_ = false;
-    idle_ = lines_.empty();
+    idle_ = !HasWork();
     changed_.SignalAll();
   }
 }

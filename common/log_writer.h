@@ -45,17 +45,19 @@ class LogWriter {
 
   void Push(std::string line);
 
-  // Waits until all lines pushed so far have been written or refused. Returns false if that takes longer than `limit`.
+  // Waits until all lines pushed so far, and the counts of dropped ones, have been written or refused. Returns false if
+  // that takes longer than `limit`.
   bool Flush(absl::Duration limit);
 
   // The number of lines that were lost: dropped here, or refused by the descriptor.
   uint64_t dropped() const { return dropped_; }
 
-  // Whether all lines have been written. Acquires no lock, so signal handlers can call it.
+  // Whether no line or count waits to be written. Acquires no lock, so signal handlers can call it.
   bool idle() const { return idle_; }
 
  private:
   void Loop();
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !lines_.empty() || missing_ > 0; }
   bool Write(const std::string& text) const;
 
   const Options options_;

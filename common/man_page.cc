@@ -35,7 +35,7 @@ std::string Section(absl::string_view title, absl::string_view text) {
   return text.empty() ? "" : absl::StrCat(".SH ", title, "\n", text);
 }
 
-// "-f, --file FILE" in bold and italic.
+// "-f, --file FILE", with the names in bold and the value in italic.
 std::string OptionTerm(const CLI::Option& option) {
   std::vector<std::string> names;
   for (const std::string& name : option.get_snames()) names.push_back(Bold(absl::StrCat("-", name)));
@@ -55,7 +55,7 @@ std::string Terms(const CLI::App& app, bool positional) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty() || option->get_positional() != positional) continue;  // hidden, or the other kind
     std::string term = positional ? Italic(option->get_name(true)) : OptionTerm(*option);
-    // An argument that may also be given as an option.
+    // This argument may also be given as an option.
     if (positional && !option->get_lnames().empty()) absl::StrAppend(&term, ", ", OptionTerm(*option));
     absl::StrAppend(&text, ".TP\n", term, "\n", OptionText(*option));
   }
@@ -96,15 +96,15 @@ std::string Environment(const CLI::App& app) {
   return text;
 }
 
-// The text below the options of --help, as it is; what follows "Examples:" is a section of its own.
+// The text that --help shows below the options, with its line breaks. The text after "Examples:" is a separate section.
 std::string Footer(const CLI::App& app) {
   const std::vector<std::string> parts = absl::StrSplit(app.get_footer(), absl::MaxSplits("Examples:\n", 1));
-  const auto as_it_is = [](absl::string_view text) {
+  const auto unfilled = [](absl::string_view text) {
     text = absl::StripAsciiWhitespace(text);
     return text.empty() ? "" : absl::StrCat(".nf\n", Lines(text), ".fi\n");
   };
-  return absl::StrCat(Section("NOTES", as_it_is(parts[0])),
-                      Section("EXAMPLES", as_it_is(parts.size() > 1 ? parts[1] : "")));
+  return absl::StrCat(Section("NOTES", unfilled(parts[0])),
+                      Section("EXAMPLES", unfilled(parts.size() > 1 ? parts[1] : "")));
 }
 
 void AddPages(const CLI::App& app, ManPageOptions options, std::vector<NamedText>* pages) {

@@ -14,7 +14,8 @@ namespace trainyard {
 namespace {
 
 // The limit on the bytes of all globs, multiplied by the number of parameters that each glob is compared with. Within
-// the limit the check of a submitted job takes about a millisecond. Above it only the ranks check, by the same rules.
+// the limit, the check of a submitted job takes about a millisecond. Above the limit, the globs are not compared here;
+// the ranks compare them by the same rules (worker/model/model.cc).
 constexpr uint64_t kWorkMax = 100'000;
 constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter is less than half as long
 

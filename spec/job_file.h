@@ -31,8 +31,8 @@ struct JobFile {
 // (prepare.h). The result is invalid if `problems` has errors.
 v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions = nullptr);
 
-// The steps of ReadJobFile after the text has been read, for a job from another source (foreign/import.h) or with
-// other answers (client/config_draft.h).
+// The steps of ReadJobFile after the text has been read. Callers that get the spec in another way use them directly:
+// from the configuration of another program (foreign/import.h), or from answers to questions (client/config_draft.h).
 
 // Sets the keys of `file.overrides`.
 void ApplyOverrides(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);

@@ -6,8 +6,8 @@
 
 namespace trainyard {
 
-// REQUIRES: as for ValidateJob. Returns false if the targets are so long that counting the adapters' parameters would
-// take too long. That is also added to `problems`.
+// Returns false, after adding an error to `problems`, if the targets are so long that counting the adapters' parameters
+// would take too long. REQUIRES: as for ValidateJob.
 bool CheckLora(const v1::Train& train, const Positions& positions, Problems* problems);
 
 }  // namespace trainyard

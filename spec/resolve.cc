@@ -33,15 +33,17 @@ class Resolver {
     if (layout.stages > 1) return AddPipelineDecision(layout);
     const DealShape deal = DealShapeOf(batch.global_size(), batch.micro(), data_ranks);
     const std::string rank_count = Plural(data_ranks, layout.divides_model() ? "data rank" : "rank");
-    AddDecision("train.batch.micro", absl::StrCat(batch.micro()),
-                deal.idle == 0 ? absl::StrCat("the largest that gives each of ", rank_count, " the same count: global ",
-                                              batch.global_size(), " = ", batch.micro(), " x ", data_ranks)
-                               : absl::StrCat("the largest that leaves the fewest of ", rank_count,
-                                              " idle: ", deal.micro_batches, " micro-batches in ", deal.rounds,
-                                              " rounds, with ", deal.idle, " idle in the last round"));
+    AddDecision(
+        "train.batch.micro", absl::StrCat(batch.micro()),
+        deal.idle == 0
+            ? absl::StrCat("the largest that gives each of ", rank_count, " the same number of sequences: global ",
+                           batch.global_size(), " = ", batch.micro(), " x ", data_ranks)
+            : absl::StrCat("the largest that leaves the fewest of ", rank_count, " idle: ", deal.micro_batches,
+                           " micro-batches in ", deal.rounds, " rounds, with ", deal.idle, " idle in the last round"));
   }
 
-  // Keys without effect get the values that they have in a job without a pipeline.
+  // In a job with one stage, the other keys of the pipeline have no effect, so they get the values that they have if
+  // none of them is given.
   void ResolvePipeline() {
     v1::Pipeline& pipeline = *spec_.mutable_parallel()->mutable_pipeline();
     if (pipeline.stages() == 1) {
@@ -75,8 +77,8 @@ class Resolver {
     parallel.set_replicate(static_cast<uint32_t>(sizes.replicate));
   }
 
-  // As in DeepSpeed's stage 3, small parameters stay gathered: ten rows of a matrix do not justify a separate
-  // operation.
+  // As in DeepSpeed's stage 3, small parameters stay gathered: ten rows of a matrix are too few to be worth an
+  // all-gather of their own.
   void ResolvePersistElements() {
     v1::Parallel& parallel = *spec_.mutable_parallel();
     if (parallel.has_persist_elements() || parallel.data() != v1::DATA_PARALLEL_ZERO3) return;
@@ -98,8 +100,8 @@ class Resolver {
     const v1::Tokenizer tokenizer = spec_.train().data().tokenizer();
     model.set_vocabulary(TokenizerVocabulary(tokenizer));
     AddDecision("train.model.vocabulary", absl::StrCat(model.vocabulary()),
-                absl::StrCat("the size of the tokenizer ",
-                             EnumName(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer))));
+                absl::StrCat("the size of the tokenizer '",
+                             EnumName(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer)), "'"));
   }
 
   // Resolves the sizes that only some families have; a config.json gives all of them.
@@ -158,7 +160,8 @@ class Resolver {
     if (length == context) return;  // an unset key means the context, as in jobs of earlier versions
     train.mutable_batch()->set_length(static_cast<uint32_t>(length));
     AddDecision("train.batch.length", absl::StrCat(length),
-                absl::StrCat("shorter than the context of ", context, ", which few hosts have memory for"));
+                absl::StrCat("shorter than the context of ", context,
+                             ", because few hosts have memory for samples of that length"));
   }
 
   void ResolveSchedule() {

@@ -141,9 +141,9 @@ class Validator {
     if (model.has_vocabulary() && model.vocabulary() < min_vocabulary) {
       Error("train.model.vocabulary",
             absl::StrCat(
-                "must be at least ", min_vocabulary, ", the size of the tokenizer ",
+                "must be at least ", min_vocabulary, ", the size of the tokenizer '",
                 NameOf(v1::Tokenizer_descriptor(), std::max<int>(train_.data().tokenizer(), v1::TOKENIZER_BYTES)),
-                "; found ", model.vocabulary()));
+                "'; found ", model.vocabulary()));
     }
   }
 

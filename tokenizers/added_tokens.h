@@ -1,5 +1,5 @@
 // Tokens that are searched for literally in a text, before the text is split into words: special tokens, and tokens
-// that were added to a trained vocabulary. Among the tokens that begin at the leftmost place, the longest is found.
+// that were added to a trained vocabulary. Among the tokens that begin at the leftmost position, the longest is found.
 // Immutable and thread-safe once made.
 #pragma once
 
@@ -26,8 +26,8 @@ struct AddedToken {
 
 class TokenFinder {
  public:
-  // Adds a token that is found where `text` occurs; an empty `text` is never found. If two tokens have the same text,
-  // the first one is found.
+  // Adds a token that is found where `text`, its content or its normalized content, occurs; an empty `text` is never
+  // found. If two tokens have the same text, the first one is found.
   void Add(absl::string_view text, const AddedToken& token);
 
   // Calls `part` with each part of `text` in order: each token with its id, and the text between tokens with -1. No

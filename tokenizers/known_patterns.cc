@@ -18,10 +18,8 @@ class Cursor {
   bool end() const { return at_ == text_.size(); }
   size_t at() const { return at_; }
   char byte() const { return text_[at_]; }
-  // The classes of the character here; 0 at the end.
-  uint16_t is() const { return is_; }
-  bool Is(uint16_t mask) const { return (is_ & mask) != 0; }
-  bool IsSymbol() const { return !end() && (is_ & kNotSymbol) == 0; }
+  bool Is(uint16_t mask) const { return (here_ & mask) != 0; }
+  bool IsSymbol() const { return !end() && (here_ & kNotSymbol) == 0; }
   void Advance() {
     at_ = next_;
     Read();
@@ -30,14 +28,14 @@ class Cursor {
  private:
   void Read() {
     next_ = at_;
-    is_ = at_ < text_.size() ? classes_[utf8::Next(text_, next_)] : 0;
+    here_ = at_ < text_.size() ? classes_[utf8::Next(text_, next_)] : 0;
   }
 
   absl::string_view text_;
   const uint16_t* classes_;
   size_t at_;
   size_t next_ = 0;
-  uint16_t is_ = 0;
+  uint16_t here_ = 0;  // the classes of the character at at_; 0 at the end
 };
 
 // The length of 's, 't, 're, 've, 'm, 'll or 'd at `at`, where an apostrophe is; 0 if it is none of these. If case is

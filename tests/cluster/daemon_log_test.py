@@ -26,7 +26,7 @@ def test_sighup_reopens_the_file_and_reads_the_level_again(cluster):
     harness.wait_until(lambda: "the level of the log is unchanged" in log.read_text() and "levle" in log.read_text(),
                        "the problem is logged")
     worker.signal(signal.SIGHUP)
-    harness.wait_until(lambda: "SIGHUP: the level of the log is info" in worker.output(), "the daemon reads it too")
+    harness.wait_until(lambda: "SIGHUP: the level of the log is info" in worker.output(), "the worker reads its level")
     assert cluster.coordinator.alive() and worker.alive()
     assert "h1" in cluster.trainctl("hosts").stdout
 
@@ -41,7 +41,8 @@ def test_the_file_is_renamed_when_it_is_full(cluster):
         return (cluster.folder / "c.log.2").exists()
 
     harness.wait_until(log_a_line, "old files are kept")
-    cluster.coordinator.signal(signal.SIGSTOP)  # it may still rename the files for the last signals
+    # The coordinator may not have handled the last signals yet, and would rename files during the checks.
+    cluster.coordinator.signal(signal.SIGSTOP)
     assert not (cluster.folder / "c.log.3").exists()
     assert all(path.stat().st_size <= 1000 for path in cluster.folder.glob("c.log*"))
 

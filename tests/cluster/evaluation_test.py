@@ -1,4 +1,4 @@
-"""A job whose evaluation loss does not fall any more ends early, as succeeded, and the best checkpoint is kept."""
+"""A job whose evaluation loss no longer falls ends early in the state SUCCEEDED, and the best checkpoint is kept."""
 
 import json
 

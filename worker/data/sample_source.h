@@ -1,6 +1,6 @@
-// Where the tokens of samples come from. TrainingData and EvaluationData (batches.h) decide which samples are used and
-// in which order; a source knows what a sample contains. There are three: the bytes of text (byte_samples.h), tokens of
-// the cache or of files (token_samples.h), and rows of CSV files (csv_samples.h).
+// Provides the content of samples; TrainingData and EvaluationData (batches.h) decide which samples are used and in
+// which order. There are three kinds of sources: the bytes of text (byte_samples.h), tokens of the cache or of files
+// (token_samples.h), and rows of CSV files, whose inputs are features in place of tokens (csv_samples.h).
 //
 // Immutable, so thread-safe.
 #pragma once

@@ -12,7 +12,7 @@ LossScale InitialLossScale(const LossScaleConfig& config) {
 
 LossScale FitLossScale(const LossScale& restored, const LossScaleConfig& config) {
   LossScale fitting = restored;
-  // Below the minimum, an overflow would raise the scale.
+  // NextLossScale never returns less than the minimum, so an overflow would raise a scale below it.
   fitting.scale = std::max(restored.scale, config.min);
   fitting.hysteresis_left = std::min(restored.hysteresis_left, config.hysteresis);
   return fitting;

@@ -1,4 +1,4 @@
-// Remembers the first error. Belongs to the loop's thread.
+// Remembers the first error of its owner. Used only by the thread of the training loop.
 #pragma once
 
 #include "absl/status/status.h"

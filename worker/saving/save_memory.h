@@ -34,7 +34,7 @@ class SaveBuffer {
   std::unique_ptr<SnapshotBuffer> snapshot_;
 };
 
-// Used by the loop's thread only.
+// Used only by the thread of the training loop.
 class SaveMemory {
  public:
   // Allocates one private buffer, unless there is one that is large enough. Possible errors: ResourceExhausted.

@@ -206,6 +206,18 @@ TEST_F(HuggingFaceFolderTest, FileThatIsNoTokenizer_IsNotExported) {
   }
 }
 
+TEST_F(HuggingFaceFolderTest, ExportWithAnInvalidOption_NamesOnlyThatOption) {
+  const std::unique_ptr<Checkpoint> checkpoint = Saved();
+
+  const absl::Status no_bytes =
+      ExportModel(*checkpoint, kSizes, folder_ / "out", FileSystem::Real(), {.max_shard_bytes = 0});
+  const absl::Status integers = ExportModel(*checkpoint, kSizes, folder_ / "out", FileSystem::Real(), {.dtype = "I8"});
+
+  EXPECT_EQ(no_bytes.message(), "the limit on the bytes of an exported file is 0; expected 1 or more");
+  EXPECT_EQ(integers.message(), "cannot export weights of type 'I8'; expected F64, F32, F16 or BF16");
+  EXPECT_FALSE(FileExists(folder_ / "out"));
+}
+
 TEST_F(HuggingFaceFolderTest, LinkOfAnotherUserToAPrivateFile_IsNotExported) {
   const std::string theirs = folder_ / "theirs", link = JoinPath(theirs, "tokenizer_config.json");
   ASSERT_TRUE(MakeFolders(theirs).ok());

@@ -135,6 +135,19 @@ TEST(LogWriter, RefusedLines_AreCounted_AndReportedOnceWritesSucceed) {
   close(fd);
 }
 
+TEST(LogWriter, LineLongerThanTheQueue_IsCounted_AndLaterLinesAreWritten) {
+  Pipe pipe;
+  LogWriter writer(OptionsFor(pipe.in(), 10));
+
+  writer.Push("a line that is longer than the queue\n");
+  EXPECT_TRUE(writer.Flush(kLong));
+  writer.Push("later\n");
+
+  EXPECT_EQ(pipe.ReadLines(2), "1 dropped\nlater\n");
+  EXPECT_TRUE(writer.Flush(kLong));
+  EXPECT_EQ(writer.dropped(), 1u);
+}
+
 TEST(LogWriter, ClosedReader_DoesNotEndTheProcess) {
   Pipe pipe;
   pipe.CloseReader();

@@ -109,7 +109,7 @@ const BadJob kTogether[] = {
      "job.yaml:3:3: train.model: has 52777447981056 parameters, more than the 4398046511104 that this program "
      "supports; choose fewer layers or a smaller width"},
     {"small_vocabulary", "context: 8", "context: 8\n    vocabulary: 100",
-     "job.yaml:8:17: train.model.vocabulary: must be at least 256, the size of the tokenizer bytes; found 100"},
+     "job.yaml:8:17: train.model.vocabulary: must be at least 256, the size of the tokenizer 'bytes'; found 100"},
     {"host_twice", "  ranks: 2", "  ranks: 2\n  hosts: [w1, w2, w1]",
      "job.yaml:16:10: resources.hosts: names 'w1' twice"},
     {"invalid_host_name", "  ranks: 2", "  ranks: 2\n  exclude_hosts: ['a b']",

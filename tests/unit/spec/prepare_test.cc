@@ -91,7 +91,8 @@ TEST(Prepare, DecidesAndListsEveryAutoThatDependsOnNoHost) {
   EXPECT_EQ(job.spec.train().batch().micro(), 4u);
   EXPECT_EQ(job.spec.train().model().vocabulary(), 256u);
   EXPECT_EQ(job.spec.checkpoint().dir(), "/runs/tiny-abcdefgh");
-  EXPECT_EQ(job.decisions[0].reason(), "the largest that gives each of 2 ranks the same count: global 8 = 4 x 2");
+  EXPECT_EQ(job.decisions[0].reason(),
+            "the largest that gives each of 2 ranks the same number of sequences: global 8 = 4 x 2");
 }
 
 TEST(Prepare, GivenValues_AreNoDecisions) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace trainyard {
@@ -15,7 +17,8 @@ const std::vector<ProductShape> kThree = {{.rows = 256, .in = 64, .out = 64, .co
                                           {.rows = 256, .in = 512, .out = 512, .count = 4},
                                           {.rows = 256, .in = 256, .out = 512, .count = 4}};
 
-// A CPU that makes `rate` operations per second while the thread runs, and runs it for `share` of the time.
+// A CPU that executes `rate` operations per second while this thread runs, and runs the thread for the fraction `share`
+// of the time, because other threads need the CPU too.
 class FakeCpu {
  public:
   FakeCpu(double rate, double share) : rate_(rate), share_(share) {}
@@ -47,7 +50,7 @@ TEST(TimeWithinBudget, TimesShapesWithMostWorkFirst_ShortOnesSeveralTimes) {
                                    DoubleNear(6 * 256 * 131072 / 100e9, 1e-9)));
 }
 
-TEST(TimeWithinBudget, NeverBeginsWhatWouldEndAfterTheBudget) {
+TEST(TimeWithinBudget, AfterTheShapeWithMostWork_BeginsNothingThatWouldEndAfterTheBudget) {
   for (const double rate : {2e9, 20e9, 200e9, 2e12}) {
     for (const double share : {1.0, 0.3, 0.05}) {
       for (const double budget_s : {0.01, 0.07}) {
@@ -71,11 +74,11 @@ TEST(TimeWithinBudget, SmallShapesAreStillTimedWhenALargerOneNoLongerFits) {
   EXPECT_EQ(seconds[2], 0);
 }
 
-TEST(SpeedsOfAll, IsWeightedByWork_AndTakesTheNearestForWhatWasNotTimed) {
+TEST(SpeedsOfAll, WeightsShapesByWork_AndGivesAnUntimedShapeTheSpeedsOfTheMostSimilar) {
   const double large = 6.0 * 256 * 512 * 512, small = 6.0 * 256 * 64 * 64;
   // With and without the lever, which makes MKL use other kernels (mkl_lever.h), the large shape runs at 200 and 100
-  // GFLOP/s, and the small one at 10 and 20. The third shape was not timed with the lever; it is closest to the large
-  // one.
+  // GFLOP/s, and the small one at 10 and 20. The third shape was not timed with the lever; it is most similar to the
+  // large one.
   const TwoSpeeds speeds = SpeedsOfAll(kThree, {small / 10e9, large / 200e9, 0}, {small / 20e9, large / 100e9, 1});
 
   EXPECT_THAT(speeds.with_lever, DoubleNear(4 * (1.5 * large + small) / (4 * (1.5 * large / 200 + small / 10)), 1e-6));

@@ -1,6 +1,6 @@
 // Sequence parallelism: between the products that tensor ranks divide (tensor_group.h), each rank has a part of the
 // rows of the activations, so that norms, dropout and residual additions are computed and stored once. A micro-batch
-// has sequences x tokens rows; rank r has those from r x share on:
+// has sequences x tokens rows; rank r has `share` rows, beginning with row r x share:
 //
 //   column product   gathers the rows of x                   backward: reduces and scatters the gradient of x
 //   row product      reduces and scatters the sum            backward: gathers the gradient of the result
@@ -28,7 +28,7 @@
 
 namespace trainyard {
 
-// The rows of this rank. Plain values; the group must outlive backward.
+// The rows of this rank. Backward uses a copy of this object, so `group` must outlive backward.
 struct SequencePart {
   TensorGroup* group = nullptr;
   int64_t sequences = 0, tokens = 0;  // of the micro-batch
@@ -43,7 +43,7 @@ struct SequencePart {
 // This rank's part of a micro-batch; none if `part` does not divide the sequence. `inputs`: [sequences, tokens].
 std::optional<SequencePart> SequencePartOf(const ModelPart& part, TensorGroup* group, const at::Tensor& inputs);
 
-// Says which elements of the whole micro-batch this rank's rows are, with `columns` elements in each row.
+// Returns which elements of the whole micro-batch are in this rank's rows, with `columns` elements in each row.
 SampleSlice SliceOf(const SequencePart& part, int64_t columns);
 
 // A tensor for the rows of all ranks, [padded_rows, columns], whose padding is 0.
