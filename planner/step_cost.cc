@@ -138,7 +138,7 @@ class StepModel {
     if (layout_.data_ranks() == 1) return;
     if (ShardsParameters(layout_.data)) return AddShardedParameters();
     const RankGroup group = GroupOf(pool_, layout_.data_ranks(), layout_.tensor);
-    const double parameters = AllParameters() / tensor_, trained = parameters * work_.trained_share;
+    const double trained = AllParameters() / tensor_ * work_.trained_share;
     const double gradients = trained * work_.reduce_bytes;
     const bool shards_state = ShardsOptimizerState(layout_.data);
     const double buckets = std::max(1.0, std::ceil(trained / std::max(1.0, work_.bucket_parameters)));
@@ -150,7 +150,8 @@ class StepModel {
          .hiding = BackwardOfRound(),
          .tail = last_bucket});
     if (!shards_state) return;
-    const double gather = GatherSeconds(pool_, group, parameters * work_.param_bytes / buckets);
+    // Frozen parameters never change, so they are not gathered.
+    const double gather = GatherSeconds(pool_, group, trained * work_.param_bytes / buckets);
     Add({.seconds = buckets * gather, .hiding = ForwardOfRound(), .tail = gather});
   }
 
@@ -233,14 +234,14 @@ class StepModel {
     if (layout_.data_ranks() == 1) return;
     const RankGroup group = GroupOf(pool_, layout_.data_ranks(), layout_.tensor);
     const double blocks = BlocksOfStage(0) * work_.block_parameters;
-    const double parameters = (blocks + std::max(work_.embedding_parameters, work_.head_parameters)) / tensor_;
-    const double gradients = parameters * work_.trained_share * work_.reduce_bytes;
+    const double all = (blocks + std::max(work_.embedding_parameters, work_.head_parameters)) / tensor_;
+    const double trained = all * work_.trained_share, gradients = trained * work_.reduce_bytes;
     if (!ShardsOptimizerState(layout_.data)) {
       cost_.communication += AllReduceSeconds(pool_, group, gradients);
       return;
     }
     cost_.communication += GatherSeconds(pool_, group, gradients);
-    const double gather = GatherSeconds(pool_, group, parameters * work_.param_bytes);
+    const double gather = GatherSeconds(pool_, group, trained * work_.param_bytes);
     Add({.seconds = gather, .hiding = BlocksOfStage(0) * block_.forward_total()});
   }
 

@@ -121,6 +121,14 @@ TEST(CostOfStep, OfRecompute_IsOneForwardMore) {
   EXPECT_NEAR(recomputed.recompute / stored.compute, 1.0 / 3, 0.02);
 }
 
+// Adapters are a thousandth of the model. The frozen rest is the same on all ranks and never gathered.
+TEST(CostOfStep, OfZero1WithAdapters_CommunicatesTheAdaptersOnly) {
+  const ModelWork work = WorkOf(ResolvedJob(ReadGoodJob(kJobOf7b, {"train.lora={rank: 8}"})));
+  const Pool pool = PoolOfGpus({.hosts = 2, .between = 10e9});
+  const StepCost cost = CostOfStep(work, pool, Data(16, v1::DATA_PARALLEL_ZERO1, 2));
+  EXPECT_LT(cost.communication + cost.hidden, 0.02) << "the whole model would take 0.7 s";
+}
+
 TEST(CostOfStep, WithoutOverlap_HidesNothing) {
   ModelWork work = WorkOf7b();
   const Pool pool = PoolOfGpus({});
