@@ -50,6 +50,15 @@ std::string PoolText(const planner::Pool& pool) {
   return text;
 }
 
+// A sample of a classifier has no tokens.
+bool HasTokens(const planner::ModelWork& work) { return work.rows_per_sequence > 1; }
+
+// "64 x 2048 tokens", "64 samples".
+std::string StepSizeText(const planner::ModelWork& work) {
+  if (!HasTokens(work)) return Plural(work.global, "sample");
+  return absl::StrCat(work.global, " x ", work.rows_per_sequence, " tokens");
+}
+
 // "64 x 2048 -> 8 x 8 x 2048": how the samples of a step are divided among ranks.
 std::string ShapesText(const planner::JobPlan& plan, const planner::Layout& layout) {
   planner::BatchShape shape = {plan.work.global, plan.work.rows_per_sequence};
@@ -65,8 +74,9 @@ std::string ShapesText(const planner::JobPlan& plan, const planner::Layout& layo
 }
 
 std::string LayoutRows(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools, int columns) {
-  std::vector<std::vector<std::string>> rows = {
-      {"", "LAYOUT", "RANKS", "MICRO x NUMBER", "STEP", "TOKENS/S", "MEMORY", "COMMUNICATION", "BUBBLE"}};
+  std::vector<std::vector<std::string>> rows = {{"", "LAYOUT", "RANKS", "MICRO x NUMBER", "STEP",
+                                                 HasTokens(plan.work) ? "TOKENS/S" : "SAMPLES/S", "MEMORY",
+                                                 "COMMUNICATION", "BUBBLE"}};
   if (pools.size() > 1) rows[0].push_back("MACHINES");
   for (size_t i = 0; i < plan.layouts.size(); ++i) {
     const planner::PlannedLayout& planned = plan.layouts[i];
@@ -132,17 +142,21 @@ nlohmann::ordered_json LayoutObject(const planner::JobPlan& plan, const std::vec
 std::string NothingFits(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools) {
   if (plan.nearest.empty()) return "no layout is possible on these machines";
   const planner::NearMiss& nearest = plan.nearest[0];
+  const planner::Pool& pool = pools[nearest.pool];
+  // If the device has enough memory, that of the host is too small for what is offloaded.
+  const std::string need =
+      nearest.needed_bytes > pool.usable_bytes()
+          ? absl::StrCat(BytesText(nearest.needed_bytes), " of ", BytesText(pool.usable_bytes()))
+          : absl::StrCat(BytesText(nearest.host_bytes), " of ", BytesText(pool.host_memory_bytes), " on each host");
   return absl::StrCat("no layout fits on these machines: the nearest, ", planner::LayoutName(nearest.layout), " on ",
-                      RanksOf(nearest.layout), " of ", pools[nearest.pool].name, ", needs ",
-                      BytesText(nearest.needed_bytes), " of ", BytesText(pools[nearest.pool].usable_bytes()),
+                      RanksOf(nearest.layout), " of ", pool.name, ", needs ", need,
                       "; use more ranks, shorter sequences (train.batch.length), a smaller model or 16-bit types");
 }
 
 std::string PlanText(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools, int columns) {
   const planner::ModelWork& work = plan.work;
   const double parameters = static_cast<double>(work.layers) * work.block_parameters + work.root_parameters;
-  std::string text = absl::StrCat(Amount(parameters), " parameters, steps of ", work.global, " x ",
-                                  work.rows_per_sequence, " tokens\n");
+  std::string text = absl::StrCat(Amount(parameters), " parameters, steps of ", StepSizeText(work), "\n");
   for (const planner::Pool& pool : pools) absl::StrAppend(&text, Wrapped(PoolText(pool), columns));
   absl::StrAppend(&text, "\n");
   if (!plan.layouts.empty()) {
@@ -161,7 +175,9 @@ std::string PlanText(const planner::JobPlan& plan, const std::vector<planner::Po
                                        planner::AlternativesText(plan.tree), ", because ", plan.tree.reason, verdict),
                           columns),
                   "\n", RejectedText(plan, columns));
-  if (plan.stopped_early) absl::StrAppend(&text, "The search reached its limit; a faster layout may exist.\n");
+  if (plan.stopped_early) {
+    absl::StrAppend(&text, Wrapped("The search reached its limit; a faster layout may exist.", columns));
+  }
   if (!plan.layouts.empty()) {
     absl::StrAppend(&text, "\nKeys for the job file:\n",
                     planner::KeysOfLayout(pools[plan.layouts[0].pool], plan.layouts[0].layout));
@@ -203,7 +219,8 @@ nlohmann::ordered_json PlanJson(const planner::JobPlan& plan, const std::vector<
   if (plan.layouts.empty() && !plan.nearest.empty()) {
     out["nearest"] = {{"layout", planner::LayoutName(plan.nearest[0].layout)},
                       {"ranks", plan.nearest[0].layout.ranks},
-                      {"memory_bytes", plan.nearest[0].needed_bytes}};
+                      {"memory_bytes", plan.nearest[0].needed_bytes},
+                      {"host_bytes", plan.nearest[0].host_bytes}};
   }
   return out;
 }

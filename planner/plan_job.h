@@ -52,8 +52,9 @@ struct Rejection {
 struct NearMiss {
   Layout layout;
   uint64_t pool = 0;
-  uint64_t needed_bytes = 0;
-  double share = 0;  // of the usable memory; at most 1 if the memory of the host is too small
+  uint64_t needed_bytes = 0;  // on the device of a rank
+  uint64_t host_bytes = 0;    // of offloaded state, on a host
+  double share = 0;           // of the memory that is too small: of the device, or of the host
 };
 
 struct JobPlan {
@@ -61,7 +62,7 @@ struct JobPlan {
   std::vector<Rejection> rejected;
   uint64_t candidates = 0;     // layouts whose time was predicted
   uint64_t memory_plans = 0;   // layouts whose memory was planned
-  bool stopped_early = false;  // at kMemoryPlansMax
+  bool stopped_early = false;  // at kMemoryPlansMax or kLayoutsMax
   TreeFacts facts;
   TreeAnswer tree;
   bool tree_agrees = false;  // the first layout is one of the tree's alternatives

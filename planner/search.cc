@@ -55,24 +55,30 @@ std::string KindOfLayout(const Layout& layout, size_t pool) {
                       static_cast<int>(layout.data));
 }
 
-// Layouts that differ only in what LeastVariant chooses.
-std::string StateGroup(const Layout& layout, size_t pool, uint64_t global) {
-  // What replicated state needs does not depend on the number of ranks.
-  const bool is_replicated = layout.data == v1::DATA_PARALLEL_DDP && layout.stages == 1;
+// Layouts that differ only in what LeastVariants chooses.
+std::string StateGroup(const Layout& layout, size_t pool, const ModelWork& work) {
+  // What replicated state needs on a device does not depend on the number of ranks. What offloaded state needs on a
+  // host does.
+  const bool offloads = layout.offload || work.offloads_optimizer || work.offloads_parameters;
+  const bool is_replicated = layout.data == v1::DATA_PARALLEL_DDP && layout.stages == 1 && !offloads;
   return absl::StrCat(pool, "/", is_replicated ? 0 : layout.ranks, "/", layout.stages, "/", layout.tensor, "/",
-                      static_cast<int>(layout.data), "/", layout.shard, "/", AddsUpAll(layout, global) ? 1 : 0);
+                      static_cast<int>(layout.data), "/", layout.shard, "/", AddsUpAll(layout, work.global) ? 1 : 0);
 }
 
-// The layout that needs the least memory for activations, in the same group.
-Layout LeastVariant(const Layout& layout, const ModelWork& work) {
+// The layouts in the same group of which one needs the least memory for activations.
+std::vector<Layout> LeastVariants(const Layout& layout, const ModelWork& work) {
   Layout least = layout;
   const bool adds_up_all = AddsUpAll(layout, work.global);
   least.micro = 1;
   least.chunks_per_rank = 1;
   least.sequence = layout.tensor > 1;
-  least.recompute = work.layers >= 2 * layout.stages ? v1::RECOMPUTE_MODE_BLOCKS : v1::RECOMPUTE_MODE_NONE;
+  least.recompute = v1::RECOMPUTE_MODE_BLOCKS;
   least.reduce_every_micro_batch = !adds_up_all && work.global > layout.data_ranks();
-  return least;
+  std::vector<Layout> variants = {least};
+  // Recomputing the only block of a rank saves nothing, unless several micro-batches are in flight.
+  least.recompute = v1::RECOMPUTE_MODE_NONE;
+  if (work.layers < 2 * layout.stages) variants.push_back(least);
+  return variants;
 }
 
 }  // namespace
@@ -119,7 +125,11 @@ void LayoutSearch::Collect(bool offload, JobPlan* plan) {
         continue;
       }
       for (Layout layout : cell.variants) {
-        if (candidates_.size() >= kLayoutsMax) break;
+        if (candidates_.size() >= kLayoutsMax) {
+          plan->stopped_early = true;
+          Reject(kStopped);
+          continue;
+        }
         layout.offload = offload;
         const double seconds = CostOfStep(work_, *prepared.pool, layout).seconds;
         candidates_.push_back({.layout = layout, .pool = p, .seconds = seconds});
@@ -141,8 +151,8 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
   if (accepted_.count(kind) > 0) return Reject(kSlowerVariant);
   if (!LeastFits(candidate, plan)) return Reject(kDoesNotFit);
   const std::string group =
-      absl::StrCat(StateGroup(layout, candidate.pool, work_.global), "/", layout.ranks, "/", layout.chunks_per_rank,
-                   "/", static_cast<int>(layout.recompute), "/", layout.sequence ? 1 : 0);
+      absl::StrCat(StateGroup(layout, candidate.pool, work_), "/", layout.ranks, "/", layout.chunks_per_rank, "/",
+                   static_cast<int>(layout.recompute), "/", layout.sequence ? 1 : 0);
   const auto too_large = too_large_.find(group);
   if (too_large != too_large_.end() && layout.micro >= too_large->second) return Reject(kDoesNotFit);
   if (const std::string problem = RuleProblem(prepared.resolved, layout); !problem.empty()) return Reject(problem);
@@ -167,13 +177,16 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
 }
 
 bool LayoutSearch::LeastFits(const Candidate& candidate, JobPlan* plan) {
-  const std::string group = StateGroup(candidate.layout, candidate.pool, work_.global);
+  const std::string group = StateGroup(candidate.layout, candidate.pool, work_);
   const auto known = least_fits_.find(group);
   if (known != least_fits_.end()) return known->second;
   Candidate least = candidate;
-  least.layout = LeastVariant(candidate.layout, work_);
-  MemoryPlan memory;
-  const bool fits = Fits(least, &memory, plan);
+  bool fits = false;
+  for (const Layout& variant : LeastVariants(candidate.layout, work_)) {
+    least.layout = variant;
+    MemoryPlan memory;
+    fits = fits || Fits(least, &memory, plan);
+  }
   least_fits_[group] = fits;
   return fits;
 }
@@ -189,10 +202,16 @@ bool LayoutSearch::Fits(const Candidate& candidate, MemoryPlan* memory, JobPlan*
   const uint64_t on_host = std::min(candidate.layout.ranks, pool.ranks_per_host) * memory->host;
   const bool fits_host = pool.host_memory_bytes == 0 || on_host <= pool.host_memory_bytes;
   if (needed <= usable && fits_host) return true;
-  const double share = static_cast<double>(needed) / static_cast<double>(std::max<uint64_t>(usable, 1));
+  const auto share_of = [](uint64_t bytes, uint64_t available) {
+    return static_cast<double>(bytes) / static_cast<double>(std::max<uint64_t>(available, 1));
+  };
+  const double share = std::max(share_of(needed, usable), fits_host ? 0 : share_of(on_host, pool.host_memory_bytes));
   if (plan->nearest.empty() || share < plan->nearest[0].share) {
-    plan->nearest.assign(
-        1, NearMiss{.layout = candidate.layout, .pool = prepared.index, .needed_bytes = needed, .share = share});
+    plan->nearest.assign(1, NearMiss{.layout = candidate.layout,
+                                     .pool = prepared.index,
+                                     .needed_bytes = needed,
+                                     .host_bytes = on_host,
+                                     .share = share});
   }
   return false;
 }

@@ -43,7 +43,7 @@ class LayoutSearch {
   void Collect(bool offload, JobPlan* plan);
   // Accepts or rejects one candidate.
   void Consider(const Candidate& candidate, JobPlan* plan);
-  // Whether the least variant of a group of layouts fits; the answer is remembered.
+  // Whether a least variant of a group of layouts fits; the answer is remembered.
   bool LeastFits(const Candidate& candidate, JobPlan* plan);
   // Whether the layout fits. Plans its memory, and remembers the layout that comes nearest to fitting.
   bool Fits(const Candidate& candidate, MemoryPlan* memory, JobPlan* plan);

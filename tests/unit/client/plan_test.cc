@@ -135,6 +135,15 @@ TEST(PlanText, BeginsWithTheRecommendation_AndEndsWithItsKeys) {
   EXPECT_THAT(text, HasSubstr("\nKeys for the job file:\ntrain:\n"));
 }
 
+TEST(PlanText, OfAClassifier_CountsSamples) {
+  planner::JobPlan plan = SamplePlan();
+  plan.work.rows_per_sequence = 1;
+  const std::string text = PlanText(plan, SamplePools(), 0);
+  EXPECT_THAT(text, HasSubstr("steps of 64 samples\n"));
+  EXPECT_THAT(text, HasSubstr("SAMPLES/S"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("okens")));
+}
+
 TEST(PlanText, OnATerminal_FitsIntoItsColumns) {
   planner::JobPlan plan = SamplePlan();
   plan.layouts[0].reason = "does not fit without sharding: needs 120.5 of 69.8 GiB; here a rank needs 54.7 GiB";
@@ -163,6 +172,12 @@ TEST(NothingFits, NamesWhatComesNearest) {
   nearest.needed_bytes = uint64_t{90} << 30;
   EXPECT_THAT(NothingFits(plan, SamplePools()), HasSubstr("fsdp on 8 ranks of pod, needs 90.0 GiB of 69.8 GiB; use "));
   EXPECT_EQ(PlanJson(plan, SamplePools(), {})["nearest"]["ranks"], 8);
+
+  std::vector<planner::Pool> pools = SamplePools();
+  pools[0].host_memory_bytes = uint64_t{16} << 30;
+  nearest.needed_bytes = uint64_t{40} << 30;
+  nearest.host_bytes = uint64_t{80} << 30;
+  EXPECT_THAT(NothingFits(plan, pools), HasSubstr("needs 80.0 GiB of 16.0 GiB on each host; use "));
 }
 
 TEST(EstimateText, OfTheDocuments_HasTheirSixteenCells) {

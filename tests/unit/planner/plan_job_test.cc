@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -123,6 +124,38 @@ TEST(PlanJob, OnOneGpuThatIsTooSmall_OffloadsTheOptimizer) {
   EXPECT_TRUE(plan.layouts[0].layout.offload);
   EXPECT_THAT(plan.layouts[0].reason, HasSubstr("offload keeps the optimizer state in host memory"));
   EXPECT_GT(plan.layouts[0].memory.host, 0u);
+}
+
+// Two ranks of ddp would offload 162 GB to a host with 100 GB. One rank, which needs as much of its device, fits.
+TEST(PlanJob, IfTheHostIsTooSmallForTwoRanks_PlansOne) {
+  Pool pool = PoolOfGpus({.ranks_per_host = 2, .memory_bytes = 60'000'000'000});
+  pool.host_memory_bytes = 100'000'000'000;
+  const JobPlan plan = Plan(ReadGoodJob(kJobOf7b), pool, 20);
+  EXPECT_TRUE(std::any_of(plan.layouts.begin(), plan.layouts.end(), [](const PlannedLayout& planned) {
+    return planned.layout.ranks == 1;
+  })) << Reasons(plan);
+  for (const PlannedLayout& planned : plan.layouts) {
+    EXPECT_LE(planned.layout.ranks * planned.memory.host, pool.host_memory_bytes) << LayoutName(planned.layout);
+  }
+}
+
+TEST(PlanJob, IfTheHostIsTooSmall_NearestIsByTheMemoryThatIsTooSmall) {
+  Pool pool = PoolOfGpus({.ranks_per_host = 1, .memory_bytes = 60'000'000'000});
+  pool.host_memory_bytes = 16'000'000'000;
+  const JobPlan plan = Plan(ReadGoodJob(kJobOf7b), pool);
+  EXPECT_TRUE(plan.layouts.empty());
+  ASSERT_EQ(plan.nearest.size(), 1u);
+  EXPECT_GT(plan.nearest[0].share, 1);
+}
+
+// A stage with a single block stores the input of the block, not its activations, for each micro-batch in flight.
+TEST(PlanJob, WithABlockForEachStage_FitsByRecompute) {
+  const v1::JobSpec spec = ReadGoodJob(kJobOf7b, {"train.model.layers=8", "train.batch.global=8"});
+  const JobPlan plan = Plan(spec, PoolOfGpus({.memory_bytes = 8'450'000'000}), 40);
+  EXPECT_FALSE(plan.stopped_early);
+  EXPECT_TRUE(std::any_of(plan.layouts.begin(), plan.layouts.end(), [](const PlannedLayout& planned) {
+    return planned.layout.stages == 8;
+  })) << Reasons(plan);
 }
 
 TEST(PlanJob, IfNothingFits_NamesWhatComesNearest) {
