@@ -15,7 +15,8 @@ namespace trainyard::client {
 namespace {
 
 constexpr char kLinksAssumed[] =
-    "the links of the hosts are not known: assumed fast within hosts and slow between them; --machines FILE gives them";
+    "the links of the hosts are not known: assumed fast between the GPUs of a host and slow elsewhere; --machines FILE "
+    "gives them";
 
 // Why no rank can be placed on a host; empty if one can.
 std::string WhyNotPlanned(const v1::HostStatus& host) {

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/yaml_schema.h"
@@ -26,7 +29,7 @@ constexpr GpuFigures kGpus[] = {
     {v1::GPU_MODEL_A100,
      "A100",
      80'000'000'000,
-     2.04e12,
+     2.039e12,
      {.fp32 = 19.5e12, .fp64 = 9.7e12, .bf16 = 312e12, .fp16 = 312e12}},
     {v1::GPU_MODEL_H100,
      "H100",
@@ -47,6 +50,14 @@ const GpuFigures* FiguresOf(v1::GpuModel model) {
   const auto* found = std::find_if(std::begin(kGpus), std::end(kGpus),
                                    [model](const GpuFigures& figures) { return figures.model == model; });
   return found == std::end(kGpus) ? nullptr : found;
+}
+
+// The links inside a host if the group names none.
+Link UsualInside(const v1::MachineGroup& group) {
+  if (group.device() == v1::MACHINE_DEVICE_CPU) return kSlowLink;
+  // NVLink of an A100 has two thirds of the rate of that of an H100.
+  if (group.model() == v1::GPU_MODEL_A100) return {.bytes_per_s = 300e9, .latency_s = kFastLink.latency_s};
+  return kFastLink;
 }
 
 void CompleteLink(const Link& usual, v1::MachineLink* link) {
@@ -85,7 +96,7 @@ void ApplyUsual(v1::MachineGroup* group) {
   if (!group->has_efficiency()) group->set_efficiency(is_cpu ? 0.6 : 0.45);
   if (!group->has_block_overhead_s()) group->set_block_overhead_s(5e-5);
   if (!group->has_host_bytes_per_s()) group->set_host_bytes_per_s(25e9);
-  CompleteLink(kFastLink, group->mutable_inside());
+  CompleteLink(UsualInside(*group), group->mutable_inside());
   CompleteLink(kSlowLink, group->mutable_between());
 }
 
@@ -136,6 +147,32 @@ Pool Together(const Pool& a, const Pool& b) {
   return out;
 }
 
+// Messages and plans name the groups, so no two may have the same name.
+void CheckNames(const v1::Machines& machines, const Positions& positions, Problems* problems) {
+  std::map<std::string, int> first;  // by name
+  for (int i = 0; i < machines.groups_size(); ++i) {
+    const v1::MachineGroup& group = machines.groups(i);
+    if (!group.has_name()) continue;  // reported as a missing key
+    const std::string path = absl::StrCat(yaml::ElementPath("groups", i), ".name");
+    if (group.name().empty()) problems->AddError(positions, path, "is empty; give the group a name");
+    const auto [known, is_new] = first.emplace(group.name(), i);
+    if (is_new) continue;
+    problems->AddError(positions, path,
+                       absl::StrCat("is '", group.name(), "', as ", yaml::ElementPath("groups", known->second),
+                                    ".name is; choose another name"));
+  }
+}
+
+// Whether the name of a GPU contains `model` as a word: "NVIDIA A100-SXM4-80GB" does, "NVIDIA RTX A1000" does not.
+bool HasWord(absl::string_view name, absl::string_view model) {
+  for (size_t at = name.find(model); at != absl::string_view::npos; at = name.find(model, at + 1)) {
+    const size_t end = at + model.size();
+    const bool begins = at == 0 || !absl::ascii_isalnum(static_cast<unsigned char>(name[at - 1]));
+    if (begins && (end == name.size() || !absl::ascii_isalnum(static_cast<unsigned char>(name[end])))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 uint64_t Pool::usable_bytes() const {
@@ -183,6 +220,7 @@ v1::Machines ReadMachines(const YamlSource& source, Problems* problems) {
   if (problems->error_count() > before && positions.size() <= 1) return machines;
   DropInvalid(&machines, &positions, problems);
   ApplyDefaults(&machines);
+  CheckNames(machines, positions, problems);
   uint64_t ranks = 0;
   for (int i = 0; i < machines.groups_size(); ++i) {
     v1::MachineGroup& group = *machines.mutable_groups(i);
@@ -212,8 +250,11 @@ std::vector<Pool> PoolsOf(const v1::Machines& machines) {
 }
 
 absl::optional<v1::GpuModel> GpuModelOf(absl::string_view reported_name) {
+  // The boards for PCIe have smaller figures than the SXM boards with the same name.
+  const bool is_pcie = absl::StrContains(absl::AsciiStrToUpper(reported_name), "PCIE");
+  if (is_pcie || HasWord(reported_name, "NVL")) return absl::nullopt;
   for (const GpuFigures& figures : kGpus) {
-    if (absl::StrContains(reported_name, figures.name)) return figures.model;
+    if (HasWord(reported_name, figures.name)) return figures.model;
   }
   return absl::nullopt;
 }

@@ -64,7 +64,8 @@ void CompleteGroup(const std::string& path, const Positions& positions, v1::Mach
 // completed without an error.
 std::vector<Pool> PoolsOf(const v1::Machines& machines);
 
-// Finds the GPU whose figures are built in from the name that its driver reports: "NVIDIA H100 80GB HBM3".
+// Finds the GPU whose figures are built in from the name that its driver reports: "NVIDIA H100 80GB HBM3". None for
+// boards with PCIe.
 absl::optional<v1::GpuModel> GpuModelOf(absl::string_view reported_name);
 
 }  // namespace trainyard::planner

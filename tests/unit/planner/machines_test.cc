@@ -92,6 +92,40 @@ TEST(ReadMachines, OfABadFile_ListsAllProblemsWithTheirPlaces) {
   EXPECT_THAT(read.errors, HasSubstr("groups[2].host_memory_bytes: is required for cpu"));
 }
 
+TEST(ReadMachines, GroupsWithOneName_AreRefused) {
+  const ReadResult read = ReadText(absl::StrCat(kPod, R"(- name: pod
+  ranks_per_host: 8
+  device: gpu
+  model: a100
+- {name: "", ranks_per_host: 8, device: gpu, model: a100}
+)"));
+  EXPECT_THAT(read.errors, HasSubstr("groups[1].name: is 'pod', as groups[0].name is; choose another name"));
+  EXPECT_THAT(read.errors, HasSubstr("machines.yaml:8:"));
+  EXPECT_THAT(read.errors, HasSubstr("groups[2].name: is empty"));
+}
+
+TEST(ReadMachines, OfNumbersOutOfRange_ListsThemAll) {
+  const ReadResult read = ReadText(
+      "groups:\n- {name: a, hosts: -1, ranks_per_host: 8, device: gpu, model: h100, efficiency: 0, memory_bytes: .nan, "
+      "inside: {bytes_per_s: -5}, between: quick, flops: {bf16: .inf}}\n");
+  for (const char* key : {"hosts", "efficiency", "memory_bytes", "inside.bytes_per_s", "between", "flops.bf16"}) {
+    EXPECT_THAT(read.errors, HasSubstr(absl::StrCat("groups[0].", key, ": "))) << read.errors;
+  }
+}
+
+TEST(ReadMachines, WithoutLinksInside_HasThoseOfTheDevice) {
+  const ReadResult read = ReadText(R"(groups:
+- {name: old, ranks_per_host: 8, device: gpu, model: a100}
+- {name: box, ranks_per_host: 2, device: cpu, host_memory_bytes: 16e9}
+)");
+  ASSERT_EQ(read.errors, "");
+  const std::vector<Pool> pools = PoolsOf(read.machines);
+  ASSERT_EQ(pools.size(), 2u);
+  EXPECT_EQ(pools[0].inside.bytes_per_s, 300e9);
+  EXPECT_TRUE(IsFast(pools[0].inside));
+  EXPECT_EQ(pools[1].inside.bytes_per_s, 10e9);
+}
+
 TEST(ReadMachines, WithoutGroups_IsRefused) {
   EXPECT_THAT(ReadText("{}\n").errors, HasSubstr("groups: is required"));
   const std::string broken = ReadText("groups: [\n").errors;
@@ -127,7 +161,10 @@ TEST(GpuModelOf, ANameOfADriver_FindsTheFigures) {
   EXPECT_EQ(GpuModelOf("NVIDIA H100 80GB HBM3"), v1::GPU_MODEL_H100);
   EXPECT_EQ(GpuModelOf("NVIDIA H200"), v1::GPU_MODEL_H200);
   EXPECT_EQ(GpuModelOf("NVIDIA A100-SXM4-80GB"), v1::GPU_MODEL_A100);
-  EXPECT_FALSE(GpuModelOf("NVIDIA GeForce RTX 4090").has_value());
+  for (const char* other : {"NVIDIA GeForce RTX 4090", "NVIDIA RTX A1000", "NVIDIA GH200 480GB", "NVIDIA H100 PCIe",
+                            "NVIDIA A100-PCIE-40GB", "NVIDIA H100 NVL"}) {
+    EXPECT_FALSE(GpuModelOf(other).has_value()) << other;
+  }
 }
 
 }  // namespace
