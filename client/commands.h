@@ -61,6 +61,8 @@ void AddForget(CLI::App& app, const Globals& globals, Chosen* chosen);    // hos
 void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCheckpoint(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddParity(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddPlan(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddEstimate(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddSchedule(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddEnv(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddMetrics(CLI::App& app, const Globals& globals, Chosen* chosen);

@@ -17,6 +17,48 @@ namespace trainyard::client {
 
 namespace {
 
+// In the order of the help.
+void AddVerbs(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  AddRun(app, globals, chosen);
+  AddLaunch(app, globals, chosen);
+  AddSubmit(app, globals, chosen);
+  AddList(app, globals, chosen);
+  AddStatus(app, globals, chosen);
+  AddWatch(app, globals, chosen);
+  AddLogs(app, globals, chosen);
+  AddCancel(app, globals, chosen);
+  AddRestart(app, globals, chosen);
+  AddPause(app, globals, chosen);
+  AddResume(app, globals, chosen);
+  AddSetPriority(app, globals, chosen);
+  AddQueue(app, globals, chosen);
+  AddWhy(app, globals, chosen);
+  AddEvents(app, globals, chosen);
+  AddGoodput(app, globals, chosen);
+  AddCluster(app, globals, chosen);
+  AddCordon(app, globals, chosen);
+  AddUncordon(app, globals, chosen);
+  AddDrain(app, globals, chosen);
+  AddForget(app, globals, chosen);
+  AddHealth(app, globals, chosen);
+  AddDoctor(app, globals, chosen);
+  AddValidate(app, globals, chosen);
+  AddImport(app, globals, chosen);
+  AddConfig(app, globals, chosen);
+  AddCheckpoint(app, globals, chosen);
+  AddParity(app, globals, chosen);
+  AddSample(app, globals, chosen);
+  AddTokenize(app, globals, chosen);
+  AddPlan(app, globals, chosen);
+  AddEstimate(app, globals, chosen);
+  AddSchedule(app, globals, chosen);
+  AddMetrics(app, globals, chosen);
+  AddEnv(app, globals, chosen);
+  AddVersion(app, globals, chosen);
+  AddHelp(app, globals, chosen);
+  AddCompletion(app, globals, chosen);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Trainyard: distributed training from one job file.", "trainctl");
   app.footer(
@@ -40,42 +82,7 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   Chosen chosen;
-  AddRun(app, globals, &chosen);
-  AddLaunch(app, globals, &chosen);
-  AddSubmit(app, globals, &chosen);
-  AddList(app, globals, &chosen);
-  AddStatus(app, globals, &chosen);
-  AddWatch(app, globals, &chosen);
-  AddLogs(app, globals, &chosen);
-  AddCancel(app, globals, &chosen);
-  AddRestart(app, globals, &chosen);
-  AddPause(app, globals, &chosen);
-  AddResume(app, globals, &chosen);
-  AddSetPriority(app, globals, &chosen);
-  AddQueue(app, globals, &chosen);
-  AddWhy(app, globals, &chosen);
-  AddEvents(app, globals, &chosen);
-  AddGoodput(app, globals, &chosen);
-  AddCluster(app, globals, &chosen);
-  AddCordon(app, globals, &chosen);
-  AddUncordon(app, globals, &chosen);
-  AddDrain(app, globals, &chosen);
-  AddForget(app, globals, &chosen);
-  AddHealth(app, globals, &chosen);
-  AddDoctor(app, globals, &chosen);
-  AddValidate(app, globals, &chosen);
-  AddImport(app, globals, &chosen);
-  AddConfig(app, globals, &chosen);
-  AddCheckpoint(app, globals, &chosen);
-  AddParity(app, globals, &chosen);
-  AddSample(app, globals, &chosen);
-  AddTokenize(app, globals, &chosen);
-  AddSchedule(app, globals, &chosen);
-  AddMetrics(app, globals, &chosen);
-  AddEnv(app, globals, &chosen);
-  AddVersion(app, globals, &chosen);
-  AddHelp(app, globals, &chosen);
-  AddCompletion(app, globals, &chosen);
+  AddVerbs(app, globals, &chosen);
   ReadNumbersAsDecimal(app);
   try {
     std::vector<std::string> arguments = WithoutLaunchSeparator(app, {argv + std::min(argc, 1), argv + argc});

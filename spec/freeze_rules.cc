@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "models/lora_targets.h"
 #include "models/model_description.h"
 #include "spec/model_sizes.h"
 
@@ -20,6 +21,12 @@ constexpr uint64_t kWorkMax = 100'000;
 constexpr size_t kGlobBytesMax = 100;  // the longest name of a parameter is less than half as long
 
 }  // namespace
+
+bool IsTrained(const v1::Train& train, const std::string& parameter) {
+  if (train.lora().rank() > 0) return IsAdapterName(parameter);
+  return std::none_of(train.freeze().begin(), train.freeze().end(),
+                      [&](const std::string& glob) { return fnmatch(glob.c_str(), parameter.c_str(), 0) == 0; });
+}
 
 void CheckFreeze(const v1::Train& train, const Positions& positions, Problems* problems) {
   if (train.freeze().empty() || train.model().layers() == 0) return;

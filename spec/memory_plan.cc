@@ -1,14 +1,12 @@
 #include "spec/memory_plan.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "models/head_loss_limits.h"
-#include "models/lora_targets.h"
 #include "models/model_description.h"
 #include "models/model_part.h"
+#include "spec/freeze_rules.h"
 #include "spec/job_layout.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
@@ -24,12 +22,6 @@ uint64_t BytesOf(v1::Precision type) {
 struct UnitElements {
   uint64_t all = 0, trained = 0;
 };
-
-bool IsTrained(const v1::Train& train, const std::string& name) {
-  if (train.lora().rank() > 0) return IsAdapterName(name);
-  return std::none_of(train.freeze().begin(), train.freeze().end(),
-                      [&](const std::string& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
-}
 
 // The elements of each unit of a part of the model; 0 is the root.
 std::vector<UnitElements> CountUnits(const v1::Train& train, const PartDescription& part) {

@@ -1,6 +1,6 @@
-"""Writes docs/reference from the sources of the programs: the keys of job and configuration files and the gRPC API from
-the comments and rules of proto/, and the options of trainctl from its --help. `./dev docs` runs it; a test fails when a
-page is out of date (tests/interop/reference_test.py).
+"""Writes docs/reference from the sources of the programs: the keys of job, configuration and machines files and the
+gRPC API from the comments and rules of proto/, and the options of trainctl from its --help. `./dev docs` runs it; a
+test fails when a page is out of date (tests/interop/reference_test.py).
 
 Usage: reference.py OUTPUT_FOLDER TRAINCTL PROTO_FOLDER
 """
@@ -166,6 +166,13 @@ def daemons_page(schema):
             + key_table(schema, ".trainyard.v1.WorkerConfig"))
 
 
+def machines_page(schema):
+    return (f"{NOTE}# Keys of machines files\n\nA machines file describes the hosts for which `trainctl plan` chooses "
+            "a layout ([planner.md](../planner.md)). It is read as strictly\nas a job file. `groups` is a list, and "
+            "`groups.name` is the key `name` of each of its elements.\n\n"
+            + key_table(schema, ".trainyard.v1.Machines"))
+
+
 def comment_block(text):
     """Turns the lists of errors in a comment into lists of Markdown, and keeps all other lines."""
     lines = [line[1:] if line.startswith(" ") else line for line in text.rstrip().split("\n")]
@@ -257,9 +264,9 @@ def trainctl_page(trainctl):
 
 def pages(trainctl, proto_folder):
     """Returns {file name: text}."""
-    schema = Schema(proto_folder, [f"trainyard/v1/{name}.proto" for name in ("job", "config", "service")])
+    schema = Schema(proto_folder, [f"trainyard/v1/{name}.proto" for name in ("job", "config", "machines", "service")])
     return {"job.md": job_page(schema), "daemons.md": daemons_page(schema), "api.md": api_page(schema),
-            "trainctl.md": trainctl_page(trainctl)}
+            "machines.md": machines_page(schema), "trainctl.md": trainctl_page(trainctl)}
 
 
 def main():

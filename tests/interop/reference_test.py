@@ -9,7 +9,8 @@ import pytest
 import harness
 
 REFERENCE = harness.ROOT / "docs" / "reference"
-SOURCES = ("client", "common", "coordinator", "worker", "spec", "checkpoint", "tokenizers", "models", "foreign")
+SOURCES = ("client", "common", "coordinator", "worker", "spec", "checkpoint", "tokenizers", "models", "foreign",
+           "planner")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def test_the_reference_has_exactly_the_pages_that_are_written(written):
     assert sorted(path.name for path in REFERENCE.iterdir()) == sorted(path.name for path in written.iterdir())
 
 
-@pytest.mark.parametrize("page", ["api.md", "daemons.md", "job.md", "trainctl.md"])
+@pytest.mark.parametrize("page", ["api.md", "daemons.md", "job.md", "machines.md", "trainctl.md"])
 def test_each_page_of_the_reference_is_up_to_date(page, written):
     assert (REFERENCE / page).read_text() == (written / page).read_text(), f"docs/reference/{page}: run ./dev docs"
 

@@ -13,6 +13,7 @@
 #include "common/files.h"
 #include "trainyard/v1/config.pb.h"
 #include "trainyard/v1/job.pb.h"
+#include "trainyard/v1/machines.pb.h"
 
 namespace trainyard {
 namespace {
@@ -108,7 +109,8 @@ TEST(Config, MissingFileIsNotFound) {
 
 TEST(Defaults, EveryDefaultOfTheSchemaIsValid) {
   for (const auto* descriptor :
-       {v1::JobSpec::descriptor(), v1::CoordinatorConfig::descriptor(), v1::WorkerConfig::descriptor()}) {
+       {v1::JobSpec::descriptor(), v1::CoordinatorConfig::descriptor(), v1::WorkerConfig::descriptor(),
+        v1::MachineGroup::descriptor()}) {
     std::unique_ptr<google::protobuf::Message> message(
         google::protobuf::MessageFactory::generated_factory()->GetPrototype(descriptor)->New());
     ApplyDefaults(message.get());

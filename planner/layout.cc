@@ -1,0 +1,194 @@
+#include "planner/layout.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/plural.h"
+#include "common/strict_yaml.h"
+#include "spec/choices.h"
+#include "spec/parallel_rules.h"
+
+namespace trainyard::planner {
+namespace {
+
+// Sizes of micro-batches to compare: divisors of `share`, each about twice the one before.
+std::vector<uint64_t> MicroSizes(uint64_t share) {
+  std::vector<uint64_t> sizes;
+  for (const uint64_t divisor : DivisorsOf(share)) {
+    if (sizes.empty() || divisor * 10 >= sizes.back() * 19) sizes.push_back(divisor);
+  }
+  if (!sizes.empty() && sizes.back() != share) sizes.push_back(share);
+  return sizes;
+}
+
+// The numbers of ranks to compare, largest first.
+std::set<uint64_t, std::greater<>> RankCounts(const Pool& pool, const JobFacts& job) {
+  const uint64_t all = pool.ranks();
+  std::set<uint64_t, std::greater<>> counts = {all, pool.ranks_per_host, 1};
+  for (const uint64_t count : {all / 2, std::gcd(all, job.global)}) {
+    // Layouts fill whole hosts, or divide one equally.
+    const bool fills = count > 0 && (count % pool.ranks_per_host == 0 || pool.ranks_per_host % count == 0);
+    if (fills) counts.insert(count);
+  }
+  return counts;
+}
+
+// What a rank can do with its part of the model to save memory.
+struct Saving {
+  v1::RecomputeMode recompute = v1::RECOMPUTE_MODE_NONE;
+  bool sequence = false;
+};
+
+std::vector<Saving> SavingsFor(const Layout& shape) {
+  std::vector<Saving> savings;
+  for (const v1::RecomputeMode recompute :
+       {v1::RECOMPUTE_MODE_NONE, v1::RECOMPUTE_MODE_SELECTIVE, v1::RECOMPUTE_MODE_BLOCKS}) {
+    savings.push_back({.recompute = recompute, .sequence = false});
+    if (shape.tensor > 1) savings.push_back({.recompute = recompute, .sequence = true});
+  }
+  return savings;
+}
+
+// The strategies of the data ranks. A pipeline gains nothing from the others (model_parallel_rules.cc warns of them).
+std::vector<Layout> StrategiesFor(const Pool& pool, const Layout& shape) {
+  Layout layout = shape;
+  std::vector<Layout> layouts = {layout};  // ddp
+  if (shape.data_ranks() == 1) return layouts;
+  layout.data = v1::DATA_PARALLEL_ZERO1;
+  layouts.push_back(layout);
+  if (shape.stages > 1) return layouts;
+  for (const v1::DataParallel data : {v1::DATA_PARALLEL_ZERO2, v1::DATA_PARALLEL_FSDP, v1::DATA_PARALLEL_HSDP}) {
+    layout.data = data;
+    layout.shard = 0;
+    if (data == v1::DATA_PARALLEL_HSDP) {
+      // Copies of the state within a host each; the other sizes are in between fsdp and this one.
+      layout.shard = pool.ranks_per_host / shape.tensor;
+      const bool divides = layout.shard > 1 && layout.shard < shape.data_ranks();
+      if (!divides || shape.data_ranks() % layout.shard != 0) continue;
+    }
+    for (const bool every : {false, true}) {
+      layout.reduce_every_micro_batch = every;
+      layouts.push_back(layout);
+    }
+  }
+  return layouts;
+}
+
+void AddVariants(const Pool& pool, const JobFacts& job, LayoutCell& cell) {
+  const uint64_t data_ranks = cell.shape.data_ranks();
+  if (job.global % data_ranks != 0) {
+    cell.refusal = "the global batch cannot be divided equally among the data ranks";
+    return;
+  }
+  const uint64_t share = job.global / data_ranks;
+  const std::vector<uint64_t> sizes = MicroSizes(share);
+  for (const Layout& strategy : StrategiesFor(pool, cell.shape)) {
+    for (const Saving& saving : SavingsFor(cell.shape)) {
+      for (const uint64_t micro : sizes) {
+        Layout layout = strategy;
+        layout.recompute = saving.recompute;
+        layout.sequence = saving.sequence;
+        layout.micro = micro;
+        const uint64_t rounds = share / micro;
+        if (layout.reduce_every_micro_batch && rounds == 1) continue;  // would have no effect
+        cell.variants.push_back(layout);
+        // Two chunks for each rank, which the model must have blocks for and the schedule rounds of micro-batches.
+        if (layout.stages == 1 || rounds % layout.stages != 0 || 2 * layout.stages > job.layers) continue;
+        layout.chunks_per_rank = 2;
+        cell.variants.push_back(layout);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void ClearLayout(v1::JobSpec* spec) {
+  v1::Parallel& parallel = *spec->mutable_parallel();
+  parallel.clear_data();
+  parallel.clear_shard();
+  parallel.clear_replicate();
+  parallel.clear_tensor();
+  parallel.clear_sequence();
+  parallel.clear_pipeline();
+  parallel.clear_recompute();
+  parallel.clear_reduce_every_micro_batch();
+  parallel.clear_reshard_after_forward();
+  spec->mutable_resources()->clear_ranks();
+  spec->mutable_train()->mutable_batch()->clear_micro();
+}
+
+void ApplyLayout(const Layout& layout, v1::JobSpec* spec) {
+  ClearLayout(spec);
+  v1::Parallel& parallel = *spec->mutable_parallel();
+  parallel.set_data(layout.data);
+  if (layout.shard > 0) parallel.set_shard(static_cast<uint32_t>(layout.shard));
+  if (layout.tensor > 1) parallel.set_tensor(static_cast<uint32_t>(layout.tensor));
+  if (layout.sequence) parallel.set_sequence(true);
+  if (layout.stages > 1) {
+    v1::Pipeline& pipeline = *parallel.mutable_pipeline();
+    pipeline.set_stages(static_cast<uint32_t>(layout.stages));
+    if (layout.chunks_per_rank > 1) {
+      pipeline.set_schedule(v1::PIPELINE_SCHEDULE_INTERLEAVED);
+      pipeline.set_chunks_per_rank(static_cast<uint32_t>(layout.chunks_per_rank));
+    }
+  }
+  if (layout.recompute != v1::RECOMPUTE_MODE_NONE) parallel.mutable_recompute()->set_mode(layout.recompute);
+  if (layout.reduce_every_micro_batch) parallel.set_reduce_every_micro_batch(true);
+  if (layout.offload) {
+    parallel.mutable_offload()->set_optimizer(true);
+    if (ShardsParameters(layout.data)) parallel.mutable_offload()->set_parameters(true);
+  }
+  spec->mutable_resources()->set_ranks(static_cast<uint32_t>(layout.ranks));
+  spec->mutable_train()->mutable_batch()->set_micro(static_cast<uint32_t>(layout.micro));
+}
+
+std::string LayoutName(const Layout& layout) {
+  std::string name;
+  if (layout.ranks == 1) {
+    name = "single";
+  } else if (layout.data_ranks() > 1) {
+    name = EnumName(*v1::DataParallel_descriptor()->FindValueByNumber(layout.data));
+    if (layout.shard > 0) absl::StrAppend(&name, " of ", layout.shard);
+  }
+  const auto add = [&name](absl::string_view text) { absl::StrAppend(&name, name.empty() ? "" : ", ", text); };
+  if (layout.stages > 1) {
+    add(Plural(layout.stages, "stage"));
+    if (layout.chunks_per_rank > 1) add("interleaved");
+  }
+  if (layout.tensor > 1) add(absl::StrCat("tensor ", layout.tensor));
+  if (layout.sequence) add("sequence");
+  if (layout.recompute == v1::RECOMPUTE_MODE_BLOCKS) add("recompute blocks");
+  if (layout.recompute == v1::RECOMPUTE_MODE_SELECTIVE) add("recompute selective");
+  if (layout.reduce_every_micro_batch) add("reduce every micro-batch");
+  if (layout.offload) add("offload");
+  return name;
+}
+
+std::string BatchName(const Layout& layout, uint64_t global) {
+  const uint64_t rounds = global / (layout.micro * layout.data_ranks());
+  return absl::StrCat(layout.micro, " x ", rounds);
+}
+
+std::vector<LayoutCell> EnumerateCells(const Pool& pool, const JobFacts& job) {
+  std::vector<LayoutCell> cells;
+  for (const uint64_t ranks : RankCounts(pool, job)) {
+    for (const uint64_t tensor : DivisorsOf(std::min(ranks, pool.ranks_per_host))) {
+      if (ranks % tensor != 0) continue;
+      for (const uint64_t stages : DivisorsOf(ranks / tensor)) {
+        if (stages > std::min(job.layers, kStagesMax)) break;
+        LayoutCell& cell = cells.emplace_back();
+        cell.shape.ranks = ranks;
+        cell.shape.tensor = tensor;
+        cell.shape.stages = stages;
+        AddVariants(pool, job, cell);
+      }
+    }
+  }
+  return cells;
+}
+
+}  // namespace trainyard::planner
