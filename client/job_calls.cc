@@ -41,9 +41,9 @@ absl::StatusOr<Response> Call(Connection& connection, const Request& request, Me
   }
 }
 
-// Makes a call whose request may have a request_id. An older coordinator refuses a request with a field that it does not
-// know, and gets the request without the id then. A refused request has had no effect, so another invalid field only
-// leads to the same refusal.
+// Makes a call whose request may have a request_id. An older coordinator refuses a request with a field that it does
+// not know, and then gets the request without the id. A refused request has had no effect, so another invalid field
+// only leads to the same refusal.
 template <typename Request, typename Method>
 absl::StatusOr<v1::Job> CallWithId(Connection& connection, Request request, Method method) {
   absl::StatusOr<v1::Job> job = Call<Request, v1::Job>(connection, request, method);

@@ -72,8 +72,8 @@ std::optional<CallId> CallOf(const Event& event) {
       event);
 }
 
-// Whether someone waits for the effect, so that it must be released immediately. Logs, metrics and acknowledgements can
-// be held.
+// Whether a caller or a daemon waits for the effect, so that it must be released immediately. Logs, metrics and
+// acknowledgements can be held.
 bool IsAwaited(const Effect& effect) {
   return std::visit(
       [](const auto& what) {
