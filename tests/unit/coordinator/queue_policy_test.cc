@@ -125,7 +125,9 @@ TEST_F(QueuePolicy, Quota_OfRunningJobsAndGpus_IsNotExceeded) {
 
   EXPECT_THAT(Started(outcomes), UnorderedElementsAre("w1", "w4"));
   EXPECT_THAT(Of(outcomes, "w2").reason, HasSubstr("1 job of namespace a runs, and the limit is 1"));
-  EXPECT_THAT(Of(outcomes, "w3").reason, HasSubstr("can never start"));
+  EXPECT_EQ(Of(outcomes, "w3").reason,
+            "waits for its quota: namespace b uses 0 of 2 GPUs (queue.namespaces.max_gpus), and the job needs 3, as "
+            "resources.device of the job is not cpu: it can never start");
 }
 
 TEST_F(QueuePolicy, Quota_LimitsHowManyRanksAnElasticJobGets) {
