@@ -34,7 +34,7 @@ struct SaveNowOptions {
 };
 
 std::string Age(const v1::CheckpointInfo& info, absl::Time now) {
-  return DurationText(std::max(absl::ZeroDuration(), now - absl::FromUnixMillis(info.recorded_unix_ms())));
+  return DurationText(now - absl::FromUnixMillis(info.recorded_unix_ms()));
 }
 
 // A granted checkpoint is complete, but its folder is not yet known to have the final name.

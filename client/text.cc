@@ -112,7 +112,7 @@ std::string Amount(double value) {
 }
 
 std::string DurationText(absl::Duration duration) {
-  const double seconds = absl::ToDoubleSeconds(duration);
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(duration));
   if (seconds < 9.95) return absl::StrFormat("%.1f s", seconds);
   const auto s = static_cast<int64_t>(seconds + 0.5);
   if (s < 60) return absl::StrFormat("%d s", s);

@@ -12,7 +12,7 @@ namespace trainyard::client {
 
 // 950, 12.3k, 4.56M.
 std::string Amount(double value);
-// 4.2 s, 1m02s, 3h05m, 2d04h.
+// 4.2 s, 1m02s, 3h05m, 2d04h. A negative duration, such as an age by a clock that is behind another one, is 0.0 s.
 std::string DurationText(absl::Duration duration);
 // 12 B, 3.4 MiB.
 std::string BytesText(uint64_t bytes);

@@ -46,7 +46,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "--metrics", flags.metrics,
       "host:port of /metrics, of the status page and of the API in JSON (default 127.0.0.1:7071); empty: none");
   app.add_flag("--no-page", flags.no_page, "serve /metrics only, without the status page and the API in JSON");
-  app.add_flag("--no-webhooks", flags.no_webhooks, "refuse jobs with on_end.webhook");
+  app.add_flag("--no-webhooks", flags.no_webhooks, "refuse jobs with on_end.webhook, and send no webhooks");
   app.add_option("--config", flags.config, "configuration file in YAML; flags override it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "serve plain text on an address other than loopback");
   app.add_flag("--allow-local-users", flags.allow_local_users, "let every user of this host call the API on loopback");

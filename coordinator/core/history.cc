@@ -49,9 +49,15 @@ std::vector<uint64_t> History::AddDurable(EventPtr event) {
 }
 
 size_t History::AddReport(EventPtr event) {
+  newest_reasons_ = event->has_state() ? newest_reasons_ + 1 : 0;
   reports_.push_back(std::move(event));
+  if (newest_reasons_ > limits_.reasons) {
+    reports_.erase(reports_.end() - static_cast<ptrdiff_t>(newest_reasons_));
+    --newest_reasons_;
+  }
   if (reports_.size() <= limits_.reports) return 0;
   reports_.pop_front();
+  newest_reasons_ = std::min(newest_reasons_, reports_.size());
   return 1;
 }
 

@@ -35,7 +35,7 @@ struct CoreOptions {
   Incarnation incarnation;  // of this coordinator process
   absl::Duration lease = absl::Seconds(3);
   uint32_t finished_jobs = 1000;  // the number of finished jobs that are kept
-  bool webhooks = true;           // accept jobs with on_end.webhook
+  bool webhooks = true;           // accept jobs with on_end.webhook, and send webhooks
   QueueRules queue = {};
 };
 

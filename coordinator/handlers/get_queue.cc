@@ -97,10 +97,15 @@ void AddForecast(const Turn& turn, const JobId& id, v1::QueuedJob& entry) {
   entry.set_forecast(found->second.text);
 }
 
-// All waiting jobs in order; those that are held come last. Without a namespace, only the first `shown` have reasons.
-std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_namespace, uint64_t shown) {
+// All waiting jobs of the namespace in order; those that are held come last. Only the `page` ones after the first
+// `skipped` have reasons: those of thousands of jobs would take seconds, in which no other event is handled.
+std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_namespace, uint64_t skipped, uint64_t page) {
   QueueView view = MakeQueueView(turn, turn.state.queue);
-  if (only_namespace.empty()) view.facts.reasons = shown;
+  view.facts.reasons = page;
+  view.facts.reasons_skipped = skipped;
+  for (WaitingJob& job : view.facts.waiting) {
+    job.wants_reason = only_namespace.empty() || turn.state.jobs.at(job.id).namespace_name() == only_namespace;
+  }
   view.facts.may_preempt = false;
   const std::vector<QueueOutcome> outcomes = DecideQueue(view.facts);
   UpdateForecasts(turn, view, outcomes);
@@ -173,8 +178,7 @@ void Run(Turn& turn, GetQueue& event) {
     return turn.Emit(Reply{event.call, PageTokenError(request.page_token()), {}});
   }
   const uint64_t page = request.page_size() == 0 ? kQueuePageDefault : request.page_size();
-  const uint64_t shown = std::min<uint64_t>(after, turn.state.queue.size()) + page;
-  std::vector<v1::QueuedJob> entries = MakeEntries(turn, request.namespace_(), shown);
+  std::vector<v1::QueuedJob> entries = MakeEntries(turn, request.namespace_(), after, page);
   v1::GetQueueResponse response;
   response.set_total(static_cast<uint32_t>(entries.size()));
   PageSpace space(request.page_size(), kQueuePageDefault);

@@ -51,12 +51,16 @@ std::vector<PoolTotals> CountPools(const State& state, absl::Time now) {
   for (const auto& [name, rules] : state.options.queue.namespaces) pool_of(name);
   for (const auto& [name, count] : state.unfinished) pool_of(name);
   for (const auto& [name, count] : state.queued) pool_of(name).queued += count;
-  for (const auto& [name, count] : state.preemptions) pool_of(name).preemptions += count;
   for (auto& [name, use] : CountUse(state)) pools[name].use = use;
   for (uint64_t index : state.queue) {
     const Job& job = state.jobs.at(state.by_submission.at(index));
     PoolTotals& totals = pool_of(job.namespace_name());
     totals.oldest_wait = std::max(totals.oldest_wait, now - job.waiting_since);
+  }
+  // Past preemptions alone do not list a namespace: with a namespace for each experiment, the list would only grow.
+  for (const auto& [name, count] : state.preemptions) {
+    const auto pool = pools.find(PoolOf(state.options.queue, name));
+    if (pool != pools.end()) pool->second.preemptions += count;
   }
   std::vector<PoolTotals> sorted;
   for (auto& [name, totals] : pools) {

@@ -11,11 +11,15 @@ namespace trainyard {
 void RequestWebhook(Turn& turn, Job& job) {
   if (job.head().spec().on_end().webhook().empty()) return;
   job.record.set_webhook_due(true);
+  if (!turn.state.options.webhooks) {
+    turn.Info(absl::StrCat("job ", job.id.value(), ": its webhook is not sent, because this coordinator sends none ",
+                           "(--no-webhooks, or webhooks: false in its configuration)"));
+  }
   ResumeWebhook(turn, job);
 }
 
 void ResumeWebhook(Turn& turn, const Job& job) {
-  if (!job.record.webhook_due()) return;
+  if (!job.record.webhook_due() || !turn.state.options.webhooks) return;
   v1::Job head = MakeHead(job);
   turn.Emit(WebhookDue{head.spec().on_end().webhook(), std::move(head)});
 }

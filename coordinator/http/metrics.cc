@@ -387,6 +387,7 @@ void CoordinatorMetrics::ObserveMemoryOf(const Job& job, JobSeries& series) {
 }
 
 void CoordinatorMetrics::ObserveQueue(const Core& core, absl::Time now) {
+  std::map<std::string, prometheus::Counter*> preemptions;
   queue_gauges_.Begin();
   for (const PoolTotals& totals : CountPools(core.state(), now)) {
     const prometheus::Labels pool = {{"namespace", totals.pool}};
@@ -407,10 +408,15 @@ void CoordinatorMetrics::ObserveQueue(const Core& core, absl::Time now) {
           std::pair{"running", rules.max_running}, std::pair{"queued", rules.max_queued}}) {
       if (limit.has_value()) set_resource(kNamespaceLimit, resource, *limit);
     }
-    prometheus::Counter& preemptions = counters_[kPreemptions.name]->Add(pool);
-    preemptions.Increment(static_cast<double>(totals.preemptions) - preemptions.Value());
+    prometheus::Counter& preempted = counters_[kPreemptions.name]->Add(pool);
+    preempted.Increment(static_cast<double>(totals.preemptions) - preempted.Value());
+    preemptions[totals.pool] = &preempted;
   }
   queue_gauges_.End();
+  for (const auto& [pool, counter] : preemptions_) {
+    if (!preemptions.contains(pool)) counters_[kPreemptions.name]->Remove(counter);
+  }
+  preemptions_ = std::move(preemptions);
 }
 
 void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {

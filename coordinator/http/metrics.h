@@ -1,6 +1,7 @@
 // The coordinator's metrics: trainyard_*, in base units. A test compares the table in docs/metrics.md with them.
 // Metrics are counted from effects and from rounds of the loop, so that handlers need no code for them. Series with a
-// job's id are dropped when the job is final, so their number is limited by the unfinished jobs.
+// job's id are dropped when the job is final, and those of a namespace when it is not configured and has no unfinished
+// jobs, so their number is limited by the unfinished jobs.
 //
 // Totals are counted on request: a scrape waits for the loop's next round, which comes with the next event or tick. So
 // a scrape shows older values only if the loop is blocked (see Collect), and totals cost nothing without scrapes.
@@ -95,6 +96,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   std::map<JobId, JobSeries> jobs_;
   uint64_t memory_scrape_ = 0;                                     // the number of scrapes that counted memory
   GaugeSet queue_gauges_;                                          // of namespaces
+  std::map<std::string, prometheus::Counter*> preemptions_;        // by namespace
   std::map<JobId, v1::StepReport> newest_steps_;                   // of this round
   absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, identified by its address
   prometheus::Counter* records_;

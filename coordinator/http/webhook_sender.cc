@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -163,9 +164,16 @@ void WebhookSender::Stop(absl::Duration limit) {
 bool WebhookSender::TakeNext(Pending* next) {
   absl::MutexLock lock(&mu_);
   while (!stopping_) {
+    const absl::Time now = clock_.TimeNow();
+    // Of the webhooks whose time has come, those with the fewest attempts are first: the servers of some users that do
+    // not answer must not delay the webhooks of the others.
+    const auto order = [now](const Pending& one) {
+      const bool is_due = one.at <= now;
+      return std::make_tuple(!is_due, is_due ? one.attempts : 0, one.at);
+    };
     const auto first = std::min_element(pending_.begin(), pending_.end(),
-                                        [](const Pending& a, const Pending& b) { return a.at < b.at; });
-    const absl::Duration wait = first == pending_.end() ? absl::InfiniteDuration() : first->at - clock_.TimeNow();
+                                        [&](const Pending& a, const Pending& b) { return order(a) < order(b); });
+    const absl::Duration wait = first == pending_.end() ? absl::InfiniteDuration() : first->at - now;
     if (wait <= absl::ZeroDuration()) {
       *next = std::move(*first);
       pending_.erase(first);

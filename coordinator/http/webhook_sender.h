@@ -1,5 +1,6 @@
 // Delivers webhooks (on_end.webhook): an HTTP POST with JSON when a job has ended. A thread of its own makes the
-// requests, one at a time, and repeats those that fail as policy/webhook.h decides. Thread-safe.
+// requests, one at a time, and repeats those that fail as policy/webhook.h decides. First attempts come before repeated
+// ones. Thread-safe.
 #pragma once
 
 #include <functional>

@@ -47,7 +47,8 @@ class Pass {
         open_(hosts_),
         future_(hosts_),
         use_(facts.use),
-        reasons_left_(facts.reasons) {
+        reasons_left_(facts.reasons),
+        reasons_to_skip_(facts.reasons_skipped) {
     for (size_t i = 0; i < hosts_.size(); ++i) index_[hosts_[i].name] = i;
     for (const RunningJob& job : facts.running) {
       if (!job.ending) continue;
@@ -89,6 +90,8 @@ class Pass {
   bool IsOverdue(const WaitingJob& job) const { return job.waited >= rules_.overtake; }
 
   QueueOutcome Decide(const WaitingJob& job) {
+    gives_reason_ = job.wants_reason && reasons_left_ > 0 && reasons_to_skip_ == 0;
+    if (job.wants_reason && reasons_to_skip_ > 0) --reasons_to_skip_;
     if (!job.not_yet.empty()) return Wait(WaitCause::kDelay, job.not_yet);
     const QuotaDecision quota = DecideQuota(rules_, use_[job.pool], job);
     PlacementFacts wanted = job.placement;
@@ -315,13 +318,13 @@ class Pass {
   }
 
   std::string ReasonOfPlacement(const PlacementFacts& wanted) {
-    return reasons_left_ == 0 ? "" : DecidePlacement(On(hosts_, wanted)).reason;
+    return gives_reason_ ? DecidePlacement(On(hosts_, wanted)).reason : "";
   }
 
   QueueOutcome Wait(WaitCause cause, std::string reason) {
     QueueOutcome outcome;
     outcome.cause = cause;
-    if (reasons_left_ == 0) return outcome;
+    if (!gives_reason_) return outcome;
     --reasons_left_;
     outcome.reason = std::move(reason);
     return outcome;
@@ -350,6 +353,8 @@ class Pass {
   bool any_ending_ = false;
   int vain_searches_ = 0;
   size_t reasons_left_;
+  size_t reasons_to_skip_;
+  bool gives_reason_ = false;  // to the job that is decided now
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ struct WaitingJob {
   std::vector<JobId> victims;  // the jobs that are ending for it
   absl::Duration waited;
   std::string not_yet;       // why it must not start now, although it waits: the delay before a restart; empty: it may
+  bool wants_reason = true;  // false: no caller reads why it waits
   PlacementFacts placement;  // without hosts
 };
 
@@ -74,8 +75,10 @@ struct QueueFacts {
   bool settled = true;
   // Whether victims may be chosen. False if `waiting` is only a part of the queue.
   bool may_preempt = true;
-  // Reasons are given for this many waiting jobs; those of the others are empty.
+  // Of the jobs that want a reason, the first `reasons_skipped` in the order get none, and then this many jobs that wait
+  // get one; those of the others are empty. A reason takes much longer than the decision, because it names hosts.
   size_t reasons = SIZE_MAX;
+  size_t reasons_skipped = 0;
 };
 
 enum class WaitCause { kNone, kSlots, kQuota, kPreemption, kBehind, kDelay };

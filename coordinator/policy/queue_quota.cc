@@ -68,7 +68,8 @@ QuotaDecision DecideQuota(const QueueRules& rules, const PoolUse& use, const Wai
     const uint64_t gpus = RestOf(limits.max_gpus, use.gpus, own);
     if (gpus < min) {
       return {.ranks = 0,
-              .reason = Describe(job, use.gpus, *limits.max_gpus, "GPUs", "max_gpus"),
+              .reason = absl::StrCat(Describe(job, use.gpus, *limits.max_gpus, "GPUs", "max_gpus"),
+                                     job.placement.needs_gpu ? "" : ", as resources.device of the job is not cpu"),
               .never = *limits.max_gpus < min};
     }
     ranks = std::min(ranks, gpus);

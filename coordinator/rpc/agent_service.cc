@@ -34,10 +34,11 @@ class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
       return End(absl::OkStatus());
     }
     if (request_id_.empty()) request_id_ = chunk_.request_id();
+    // The next read may begin on another thread before Push returns, so `chunk_` must be empty before.
+    v1::LogChunk chunk = std::exchange(chunk_, v1::LogChunk());
     bool keep_reading = true;
     absl::Status status = bridge_.Push(
-        request_id_, std::move(chunk_), [self = self_] { self->Read(); }, keep_reading);
-    chunk_.Clear();
+        request_id_, std::move(chunk), [self = self_] { self->Read(); }, keep_reading);
     if (!status.ok()) return End(status);
     if (keep_reading) Read();
   }

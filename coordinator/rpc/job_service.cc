@@ -7,14 +7,13 @@
 #include "absl/time/clock.h"
 #include "common/ids.h"
 #include "coordinator/handlers/check_request.h"
+#include "coordinator/rpc/log_flow.h"
 #include "coordinator/rpc/stream_writer.h"
 
 namespace trainyard {
 namespace {
 
 constexpr int kJobIdLength = 12;  // 60 bits: practically unique within a cluster
-// The number of lines that may wait for a slow reader before the hosts that push them must wait.
-constexpr size_t kLogLinesWaiting = 1'024;
 
 }  // namespace
 
@@ -111,7 +110,8 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
         bridge_(bridge),
         id_(registry.NewId()),
         slot_(std::move(slot)),
-        writer_(this) {}
+        writer_(this),
+        flow_([this] { return writer_.waiting(); }) {}
 
   void Start(std::shared_ptr<LogsStream> self, const v1::LogsRequest& request) {
     registry_.Add(id_, std::move(self));
@@ -121,14 +121,10 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
   }
 
   bool Write(v1::LogChunk chunk, std::function<void()> resume) override {
-    size_t waiting = 0;
     for (v1::LogLine& line : *chunk.mutable_lines()) {
-      waiting = writer_.Push(std::make_shared<const v1::LogLine>(std::move(line)));
+      writer_.Push(std::make_shared<const v1::LogLine>(std::move(line)));
     }
-    if (waiting < kLogLinesWaiting) return true;
-    absl::MutexLock lock(&mu_);
-    resume_callbacks_.push_back(std::move(resume));
-    return false;
+    return flow_.MayContinue(std::move(resume));
   }
 
   void End(const absl::Status& status) {
@@ -137,7 +133,8 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
   }
 
   void OnWriteDone(bool ok) override {
-    if (writer_.OnWriteDone(ok) < kLogLinesWaiting / 2) Resume();
+    writer_.OnWriteDone(ok);
+    flow_.Continue();
   }
   void OnCancel() override {
     code_.store(absl::StatusCode::kCancelled);
@@ -148,28 +145,18 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
     context_.Count("Logs", code_.load());
     std::shared_ptr<LogsStream> self = registry_.Remove(id_);
     bridge_.Close(self);
-    Resume();
+    flow_.Continue();
   }
 
  private:
-  void Resume() {
-    std::vector<std::function<void()>> callbacks;
-    {
-      absl::MutexLock lock(&mu_);
-      callbacks.swap(resume_callbacks_);
-    }
-    for (auto& resume : callbacks) resume();
-  }
-
   const RpcContext& context_;
   Registry<ReaderId, LogsStream>& registry_;
   LogBridge& bridge_;
   const ReaderId id_;
   const StreamQuota::Slot slot_;
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
-  absl::Mutex mu_;
-  std::vector<std::function<void()>> resume_callbacks_ ABSL_GUARDED_BY(mu_);
   StreamWriter<LogsStream, v1::LogLine> writer_;
+  LogFlow flow_;  // uses writer_
 };
 
 JobServiceImpl::JobServiceImpl(const RpcContext& context, CallTable& calls, LogBridge& bridge)

@@ -22,7 +22,7 @@ class LogSink {
  public:
   virtual ~LogSink() = default;
   // Returns false if the lines were accepted but too many wait; then `resume` runs when there is space or the reader
-  // has disconnected.
+  // has disconnected, which may be before Write returns.
   virtual bool Write(v1::LogChunk chunk, std::function<void()> resume) = 0;
 };
 

@@ -22,12 +22,17 @@ class StreamWriter {
   // `reactor` owns this object.
   explicit StreamWriter(Reactor* reactor) : reactor_(reactor) {}
 
-  // Returns the number of waiting messages, including this one; 0 if the stream is ending and the message was dropped.
-  size_t Push(std::shared_ptr<const Message> message) {
+  // Drops the message if the stream is ending.
+  void Push(std::shared_ptr<const Message> message) {
     absl::MutexLock lock(&mu_);
-    if (ending_) return 0;
+    if (ending_) return;
     queue_.push_back(std::move(message));
     if (!writing_) WriteFirst();
+  }
+
+  // The number of messages that were not written yet, including the one that is being written.
+  size_t waiting() const {
+    absl::MutexLock lock(&mu_);
     return queue_.size();
   }
 
@@ -49,8 +54,7 @@ class StreamWriter {
     if (!writing_) FinishOnce();
   }
 
-  // Returns the number of messages that still wait.
-  size_t OnWriteDone(bool ok) {
+  void OnWriteDone(bool ok) {
     absl::MutexLock lock(&mu_);
     writing_ = false;
     queue_.pop_front();
@@ -64,7 +68,6 @@ class StreamWriter {
     } else if (ending_) {
       FinishOnce();
     }
-    return queue_.size();
   }
 
  private:
@@ -77,7 +80,7 @@ class StreamWriter {
   }
 
   Reactor* const reactor_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::deque<std::shared_ptr<const Message>> queue_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;

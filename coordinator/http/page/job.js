@@ -63,6 +63,11 @@ function fillFacts(facts, job) {
     [make("dt", {}, name), make("dd", {class: name === "State" ? classOf(value) : ""}, plainLine(String(value)))]));
 }
 
+// Whether the event only gives a new reason for the state that the event before it has reported.
+const isNewReason = (before, event) =>
+  Boolean(before?.state && event.state) && stateOf(before.state) === stateOf(event.state) &&
+  (before.generation || 0) === (event.generation || 0);
+
 // Shows the job, and the output of `rank` if it is a number.
 export async function jobView(show, id, rank) {
   const title = make("h1", {}, id);
@@ -114,6 +119,8 @@ export async function jobView(show, id, rank) {
     const sequence = Number(event.sequence || 0);
     if (sequence ? sequence <= newest : !event.notice) return;
     newest = Math.max(newest, sequence);
+    // A waiting job may get new reasons for days, which must not displace its other events.
+    if (isNewReason(events.at(-1), event) && isNewReason(events.at(-2), events.at(-1))) events.pop();
     events.push(event);
     if (events.length > EVENTS_KEPT) events.shift();
     drawEvents();

@@ -38,6 +38,7 @@ TEST(Durations, NameTheTwoLargestUnits) {
   EXPECT_EQ(DurationText(absl::Seconds(62)), "1m02s");
   EXPECT_EQ(DurationText(absl::Minutes(185)), "3h05m");
   EXPECT_EQ(DurationText(absl::Hours(52)), "2d04h");
+  EXPECT_EQ(DurationText(absl::Seconds(-90)), "0.0 s") << "the clocks of two hosts differ";
 }
 
 TEST(Bytes, AreInBinaryUnits) {

@@ -95,6 +95,25 @@ TEST_F(CoreApi, PagesOfJobs_NeitherHideNorRepeat_WhileJobsAreSubmitted) {
   EXPECT_EQ(caller_.Find("test-job", 2).total(), static_cast<uint32_t>(submitted));
 }
 
+TEST_F(CoreApi, PagesOfANamespaceInTheQueue_HaveReasons) {
+  for (int i = 1; i <= 6; ++i) {
+    v1::JobSpec spec = MakeSpec(1);
+    spec.set_namespace_(i % 2 == 0 ? "even" : "odd");
+    harness_.Submit(spec, IdOf(i));
+  }
+
+  const v1::GetQueueResponse first = harness_.Queue("even", 2);
+  const v1::GetQueueResponse second = harness_.Queue("even", 2, first.next_page_token());
+
+  ASSERT_EQ(first.jobs_size(), 2);
+  ASSERT_EQ(second.jobs_size(), 1);
+  EXPECT_EQ(first.total(), 3u);
+  EXPECT_EQ(second.next_page_token(), "");
+  for (const v1::QueuedJob& job : {first.jobs(0), first.jobs(1), second.jobs(0)}) {
+    EXPECT_THAT(job.reason(), testing::HasSubstr("no host is attached")) << job.job_id();
+  }
+}
+
 TEST_F(CoreApi, PagesOfHosts_NeitherHideNorRepeat_WhileHostsAttach) {
   std::vector<std::unique_ptr<FakeHost>> hosts;
   uint64_t incarnation = 100;

@@ -55,6 +55,7 @@ class Harness {
                         .incarnation = Incarnation(++incarnation_),
                         .lease = lease_,
                         .finished_jobs = finished_jobs,
+                        .webhooks = sends_webhooks,
                         .queue = queue};
     auto made = Core::New(options, all, now);
     ASSERT_TRUE(made.ok()) << made.status();
@@ -266,6 +267,7 @@ class Harness {
 
   QueueRules queue;             // of the next coordinator
   uint32_t finished_jobs = 20;  // kept by the next coordinator
+  bool sends_webhooks = true;   // of the next coordinator
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   std::unique_ptr<Core> core;
   std::map<std::string, std::string> records;

@@ -7,6 +7,8 @@
 namespace trainyard {
 namespace {
 
+using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr char kUrl[] = "https://example.org/hook";
@@ -52,6 +54,24 @@ TEST(CoreWebhook, ThatIsGivenUp_IsNotRepeated_AndUnknownJobsAreIgnored) {
   one.harness.Handle(WebhookDone{JobId(kJob), 10, "the server answered with status 500"});
   one.RestartCoordinator();
   EXPECT_THAT(one.harness.webhooks, SizeIs(0));
+}
+
+TEST(CoreWebhook, IsNotSentByACoordinatorThatSendsNone_ButByTheNextOneThatDoes) {
+  Harness harness;
+  v1::JobSpec spec = MakeSpec(2);
+  spec.mutable_on_end()->set_webhook(kUrl);
+  harness.Submit(spec, kJob);
+  harness.sends_webhooks = false;
+  harness.Restart();
+  harness.Cancel(kJob);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
+  EXPECT_THAT(harness.log, Contains(HasSubstr("its webhook is not sent, because this coordinator sends none")));
+  harness.Restart();
+  EXPECT_THAT(harness.webhooks, SizeIs(0));
+
+  harness.sends_webhooks = true;
+  harness.Restart();
+  EXPECT_THAT(harness.webhooks, SizeIs(1));
 }
 
 TEST(CoreWebhook, OfACancelledJob_ContainsItsState) {

@@ -37,6 +37,15 @@ EventPtr StepOf(uint64_t sequence, uint64_t step) {
   return event;
 }
 
+// A new reason of an unchanged state.
+EventPtr ReasonOf(uint64_t sequence) {
+  auto event = std::make_shared<v1::Event>();
+  event->set_sequence(sequence);
+  event->mutable_state()->set_state(v1::JOB_STATE_QUEUED);
+  event->mutable_state()->set_reason(absl::StrCat("reason ", sequence));
+  return event;
+}
+
 std::vector<uint64_t> SequencesOf(const std::vector<EventPtr>& events) {
   std::vector<uint64_t> sequences;
   for (const EventPtr& event : events) sequences.push_back(event->sequence());
@@ -106,6 +115,25 @@ TEST(History, RepeatedEvents_AreDroppedBeforeDecisions) {
   EXPECT_THAT(history.Shrink(1, 0, History::Dropped::kRepetitive), IsEmpty());
   EXPECT_THAT(history.AddDurable(WarningOf(6)), ElementsAre(2))
       << "no event is repetitive: the oldest one after the first is dropped";
+}
+
+TEST(History, ReasonsThatFollowOneAnother_AreKeptOnlyIfTheyAreTheNewest) {
+  History history({.durable = 5, .first = 2, .reports = 100, .reasons = 2});
+  uint64_t dropped = 0;
+  for (uint64_t sequence = 1; sequence <= 4; ++sequence) dropped += history.AddReport(ReasonOf(sequence));
+  history.AddReport(StepOf(5, 1));
+  for (uint64_t sequence = 6; sequence <= 9; ++sequence) dropped += history.AddReport(ReasonOf(sequence));
+
+  EXPECT_THAT(SequencesOf({history.reports().begin(), history.reports().end()}), ElementsAre(3, 4, 5, 8, 9));
+  EXPECT_EQ(dropped, 0u) << "a reason that a newer one has replaced is not counted as lost";
+  WatchPosition position{.sequence = 6};
+  std::vector<EventPtr> events;
+  EXPECT_TRUE(history.Next(position, 100, events));
+  EXPECT_THAT(SequencesOf(events), ElementsAre(8, 9));
+
+  history.DropReports();
+  for (uint64_t sequence = 10; sequence <= 12; ++sequence) history.AddReport(ReasonOf(sequence));
+  EXPECT_THAT(SequencesOf({history.reports().begin(), history.reports().end()}), ElementsAre(11, 12));
 }
 
 TEST(History, CutText_NeverSplitsACharacter) {

@@ -132,6 +132,24 @@ TEST(Metrics, JobWithCommand_HasNoSeriesOfSteps_UntilItReportsOne) {
   EXPECT_THAT(JobsOfSeries(metrics), IsEmpty());
 }
 
+TEST(Metrics, SeriesOfANamespace_AreDroppedWithItsLastUnfinishedJob) {
+  Harness harness;
+  v1::JobSpec spec = MakeSpec(1);
+  spec.set_namespace_("experiment-17");
+  const absl::Status submitted = harness.Submit(spec, kJob).status;
+  ASSERT_TRUE(submitted.ok()) << submitted;
+  CoordinatorMetrics metrics;
+  std::vector<prometheus::MetricFamily> scraped = Scrape(metrics, harness);
+  EXPECT_THAT(ValuesOf(scraped, "trainyard_queue_jobs", "namespace"), ElementsAre(Pair("experiment-17", 1)));
+  EXPECT_THAT(ValuesOf(scraped, "trainyard_preemptions_total", "namespace"), ElementsAre(Pair("experiment-17", 0)));
+
+  ASSERT_TRUE(harness.Cancel(kJob).status.ok());
+
+  scraped = Scrape(metrics, harness);
+  EXPECT_THAT(ValuesOf(scraped, "trainyard_queue_jobs", "namespace"), IsEmpty());
+  EXPECT_THAT(ValuesOf(scraped, "trainyard_preemptions_total", "namespace"), IsEmpty());
+}
+
 TEST(Metrics, NewReasonOfAState_CountsAsNoTransition) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);

@@ -54,6 +54,20 @@ class QueuePolicy : public testing::Test {
   QueueFacts facts;
 };
 
+TEST_F(QueuePolicy, Reasons_AreGivenToAPageOfTheJobsThatWantOne) {
+  hosts = {MakeHost("h1", 1, 0)};
+  for (uint64_t i = 1; i <= 5; ++i) facts.waiting.push_back(MakeWaiting(i, 1));
+  facts.waiting[0].wants_reason = facts.waiting[2].wants_reason = false;
+  facts.reasons = 1;
+  facts.reasons_skipped = 1;
+
+  const std::vector<QueueOutcome> outcomes = Decide();
+
+  for (const char* job : {"w1", "w2", "w3", "w5"}) EXPECT_EQ(Of(outcomes, job).reason, "") << job;
+  EXPECT_THAT(Of(outcomes, "w4").reason, HasSubstr("waits for slots"));
+  EXPECT_EQ(Of(outcomes, "w5").cause, WaitCause::kSlots);
+}
+
 TEST_F(QueuePolicy, Order_IsByPriority_ThenBySubmission) {
   facts.waiting = {MakeWaiting(1, 1, 10), MakeWaiting(2, 1, 90), MakeWaiting(3, 1, 90), MakeWaiting(4, 1, 50)};
 
@@ -111,7 +125,9 @@ TEST_F(QueuePolicy, Quota_OfRunningJobsAndGpus_IsNotExceeded) {
 
   EXPECT_THAT(Started(outcomes), UnorderedElementsAre("w1", "w4"));
   EXPECT_THAT(Of(outcomes, "w2").reason, HasSubstr("1 job of namespace a runs, and the limit is 1"));
-  EXPECT_THAT(Of(outcomes, "w3").reason, HasSubstr("can never start"));
+  EXPECT_EQ(Of(outcomes, "w3").reason,
+            "waits for its quota: namespace b uses 0 of 2 GPUs (queue.namespaces.max_gpus), and the job needs 3, as "
+            "resources.device of the job is not cpu: it can never start");
 }
 
 TEST_F(QueuePolicy, Quota_LimitsHowManyRanksAnElasticJobGets) {

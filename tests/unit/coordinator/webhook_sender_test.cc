@@ -112,6 +112,36 @@ TEST(WebhookSender, RetriesFailedDeliveries_AndReportsTheOutcome) {
   EXPECT_EQ(done[1].problem, "");
 }
 
+TEST(WebhookSender, ServersThatDoNotAnswer_DelayNoFirstAttempt) {
+  SimulatedClock clock;
+  absl::Notification is_busy, may_end, all;
+  std::vector<std::string> tried;
+  int done = 0;
+  WebhookSender sender(
+      clock,
+      [&](const WebhookDone&) {
+        if (++done == 3) all.Notify();
+      },
+      [&](const std::string& url, const std::string&, const std::stop_token&) -> WebhookAnswer {
+        tried.push_back(url);
+        if (url == "http://busy/") {
+          is_busy.Notify();
+          may_end.WaitForNotification();
+        }
+        return {.status = tried.size() == 1 ? 503 : 200};
+      });
+  sender.Add({"http://fails/", EndedJob("fails234")});
+  sender.Add({"http://busy/", EndedJob("busy2345")});
+  is_busy.WaitForNotification();
+  clock.AdvanceTime(absl::Seconds(5));  // the second attempt of the first webhook is due
+
+  sender.Add({"http://new/", EndedJob("new23456")});
+  may_end.Notify();
+  all.WaitForNotification();
+
+  EXPECT_THAT(tried, testing::ElementsAre("http://fails/", "http://busy/", "http://new/", "http://fails/"));
+}
+
 TEST(WebhookSender, StopWaitsForFirstAttempts_ButNotForRetries) {
   std::vector<std::string> tried;
   WebhookSender sender(
