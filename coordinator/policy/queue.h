@@ -75,8 +75,9 @@ struct QueueFacts {
   bool settled = true;
   // Whether victims may be chosen. False if `waiting` is only a part of the queue.
   bool may_preempt = true;
-  // Of the jobs that want a reason, the first `reasons_skipped` in the order get none, and then this many jobs that wait
-  // get one; those of the others are empty. A reason takes much longer than the decision, because it names hosts.
+  // Among the jobs that need a reason, the first `reasons_skipped` in the order get none, and the next `reasons` jobs
+  // that wait get one; those of the others are empty. A reason takes much longer than the decision, because it names
+  // hosts.
   size_t reasons = SIZE_MAX;
   size_t reasons_skipped = 0;
 };
