@@ -394,3 +394,14 @@ def test_without_trainyard_nothing_is_requested_and_checkpoints_have_a_folder(tm
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path}/checkpoints/missing\n"
+
+
+@pytest.mark.parametrize("outer, rank, raises", [
+    ("", "", True), ("", "0", True), ("", "8", False), ("0", "0", True), ("8", "8", False), ("0", "1", False),
+], ids=["one process", "torchrun 0", "torchrun 8", "Trainyard 0", "Trainyard 8", "torchrun 1 inside of Trainyard 0"])
+def test_a_checkpoint_that_does_not_exist_is_an_error_of_rank_zero_alone(tmp_path, outer, rank, raises):
+    """Without shared storage, only the host of rank 0 has it."""
+    done = run(tmp_path, f"trainyard.saved(1, {str(tmp_path / 'missing')!r})", TRAINYARD_LINK="",
+               TRAINYARD_RANK=outer, RANK=rank)
+
+    assert ("FileNotFoundError" in done.stderr, done.returncode) == (raises, int(raises))
