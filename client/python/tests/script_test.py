@@ -160,21 +160,30 @@ def test_outside_of_a_job_a_worker_stays_in_its_group_and_can_be_terminated(monk
     assert done.stdout.split() == ["True", "-15"], done.stderr
 
 
-def test_ranks_on_cpus_agree_if_the_script_names_no_backend():
-    """torch 2.6 and newer then return "undefined"."""
-    done = run("""
+@pytest.mark.parametrize("backend, has_gpu, bound, device", [
+    ("undefined", False, "None", "cpu"),  # torch 2.6 and newer, if the script names no backend
+    ("undefined", True, "None", "cuda"),
+    ("gloo", True, "None", "cpu"),
+    ("nccl", True, "None", "cuda"),  # the current GPU
+    ("nccl", True, "'cuda:3'", "cuda:3"),  # init_process_group(device_id=...)
+    ("nccl", True, "", "cuda"),  # torch before 2.3 binds no device
+])
+def test_ranks_agree_on_the_device_of_their_group(backend, has_gpu, bound, device):
+    done = run(f"""
         import sys, types
         torch, distributed = types.ModuleType("torch"), types.ModuleType("torch.distributed")
         distributed.is_available = distributed.is_initialized = lambda: True
         distributed.get_world_size = lambda: 2
-        distributed.get_backend = lambda: "undefined"
+        distributed.get_backend = lambda: "{backend}"
+        world = types.SimpleNamespace({bound and "bound_device_id=" + bound})
+        distributed.group = types.SimpleNamespace(WORLD=world)
         distributed.ReduceOp = types.SimpleNamespace(MAX="max")
         distributed.all_reduce = lambda tensor, op: None
-        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+        torch.cuda = types.SimpleNamespace(is_available=lambda: {has_gpu})
         torch.tensor = lambda values, device: types.SimpleNamespace(item=lambda: device)
-        sys.modules.update({"torch": torch, "torch.distributed": distributed})
+        sys.modules.update({{"torch": torch, "torch.distributed": distributed}})
         from trainyard import script
         print(script.largest_of_ranks(1))
     """)
 
-    assert done.stdout == "cpu\n", done.stderr
+    assert done.stdout == device + "\n", done.stderr
