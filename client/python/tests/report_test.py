@@ -156,6 +156,23 @@ def test_an_entry_of_sys_path_that_is_no_text_is_left_out_as_by_python(daemon, t
     assert [step.step for report in daemon.received()[1] for step in report.steps] == [1]
 
 
+def test_a_frozen_program_is_not_started_a_second_time(daemon, tmp_path):
+    """PyInstaller and cx_Freeze set sys.frozen, and sys.executable is the program itself."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o700)
+
+    done = run(tmp_path, f"""
+        sys.frozen, sys.executable = True, {str(program)!r}
+        trainyard.report(1, loss=1)
+        print("end")
+    """)
+
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    assert f"{program} is not Python, but a frozen program" in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
 def test_a_forked_process_reports_nothing_and_ends(daemon, tmp_path):
     done = run(tmp_path, """
         trainyard.report(1, loss=1)
