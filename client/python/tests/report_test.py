@@ -6,6 +6,7 @@ import queue
 import subprocess
 import sys
 import textwrap
+import urllib.parse
 
 import grpc
 import pytest
@@ -23,7 +24,7 @@ class Daemon(grpc.GenericRpcHandler):
         self._refused = path.with_name("refused")
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
         self._server.add_generic_rpc_handlers((self,))
-        self._server.add_insecure_port(f"unix:{path}")
+        self._server.add_insecure_port(f"unix:{urllib.parse.quote(str(path))}")
         self._server.start()
 
     def service(self, details):
@@ -95,6 +96,19 @@ def test_steps_and_evaluations_of_rank_zero_are_sent_before_the_script_ends(daem
     assert (steps[1].loss, steps[1].tokens, steps[1].lr) == (0.5, 10, 0.5) and 0 < steps[1].step_s < 1
     assert [(one.step, one.seconds) for report in reports for one in report.evals] == [(300, 2.0)]
     assert (reports[-1].key.job_id, reports[-1].key.generation, reports[-1].last_step) == ("abcdefgh", 2, 300)
+
+
+def test_the_socket_of_the_daemon_may_have_any_path(tmp_path):
+    folder = tmp_path / "c# 50%23?"
+    folder.mkdir()
+    daemon = Daemon(folder / "link")
+
+    done = run(folder, "trainyard.report(1, loss=1)")
+
+    _, reports = daemon.received()
+    daemon.close()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [step.step for report in reports for step in report.steps] == [1]
 
 
 def test_other_ranks_report_only_their_last_step(daemon, tmp_path):

@@ -6,7 +6,7 @@ import weakref
 
 import grpc
 
-from trainyard import _calls, _events, errors, schema
+from trainyard import _calls, _dial, _events, errors, schema
 
 
 class AsyncClient(_calls.Calls):
@@ -28,7 +28,7 @@ class AsyncClient(_calls.Calls):
 
     def _open(self):
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(_dial.grpc_target(self.address), options=_calls.CHANNEL_OPTIONS)
             self._channels.add(self._channel)
         return self._channel
 
