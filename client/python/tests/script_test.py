@@ -160,6 +160,53 @@ def test_outside_of_a_job_a_worker_stays_in_its_group_and_can_be_terminated(monk
     assert done.stdout.split() == ["True", "-15"], done.stderr
 
 
+TRANSFORMERS = """
+    import os, signal, sys, types
+    sys.modules["transformers"] = types.ModuleType("transformers")
+    sys.modules["transformers"].TrainerCallback = object
+    from trainyard import saving
+    from trainyard.integrations.transformers import SaveOnRequest, StopOnRequest
+    args = types.SimpleNamespace(output_dir="out")
+    state = types.SimpleNamespace(global_step=1, is_world_process_zero=True)
+
+    def control(**values):
+        return types.SimpleNamespace(**{"should_evaluate": True, "should_save": False, "should_training_stop": False,
+                                        **values})
+"""
+
+
+def test_a_trainer_of_transformers_that_is_stopped_saves_once_and_does_not_evaluate_before():
+    done = run(TRANSFORMERS + """
+    stop, running, stopping, ended = StopOnRequest(), control(), control(), control(should_save=True)
+    stop.on_train_begin(args, state, running)
+    stop.on_step_end(args, state, running)
+    stop.on_epoch_end(args, state, running)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop.on_step_end(args, state, stopping)
+    stop.on_epoch_end(args, state, ended)
+    for one in (running, stopping, ended):
+        print(one.should_evaluate, one.should_save, one.should_training_stop)
+    """)
+
+    assert done.stdout.splitlines() == ["True False False", "False True True", "False False False"], done.stderr
+
+
+def test_a_request_to_save_that_the_trainer_of_transformers_drops_is_repeated_until_it_has_saved():
+    done = run(TRANSFORMERS + """
+    requests = [True, False, False]
+    saving.should_save = lambda: requests.pop(0)
+    saving.saved = lambda step, path: print("saved", path)
+    save = SaveOnRequest()
+    for saves in (False, True, False):
+        now = control()
+        save.on_step_end(args, state, now)
+        print(now.should_save)
+        if saves: save.on_save(args, state, now)
+    """)
+
+    assert done.stdout.splitlines() == ["True", "True", "saved out/checkpoint-1", "False"], done.stderr
+
+
 @pytest.mark.parametrize("backend, has_gpu, bound, device", [
     ("undefined", False, "None", "cpu"),  # torch 2.6 and newer, if the script names no backend
     ("undefined", True, "None", "cuda"),
