@@ -14,6 +14,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/output.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -64,7 +65,7 @@ absl::StatusOr<bool> IsServing(const Globals& globals, const HealthOptions& opti
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   grpc::TemplatedGenericStub<google::protobuf::Empty, google::protobuf::Empty> stub(
-      grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments));
+      grpc::CreateCustomChannel(GrpcTarget(options.address), grpc::InsecureChannelCredentials(), arguments));
 
   google::protobuf::Empty request, response;
   if (!options.service.empty()) {

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
@@ -48,17 +49,24 @@ std::string CheckpointText(const v1::Job& job) {
                       job.last_step(), job.last_step() - saved == 1 ? " is" : " are", " not in any checkpoint");
 }
 
+// The first rank of the job that the text names; -1: it names none. A reason begins with the failed rank; the error
+// message of a script, which follows, may name others.
+int FirstRankIn(absl::string_view text, const v1::Job& job) {
+  constexpr absl::string_view kName = "rank ";
+  for (size_t at = text.find(kName); at != absl::string_view::npos; at = text.find(kName, at + 1)) {
+    const absl::string_view rest = text.substr(at + kName.size());
+    uint32_t number = 0;
+    if (!absl::SimpleAtoi(rest.substr(0, rest.find_first_not_of("0123456789")), &number)) continue;
+    const auto is_named = [number](const v1::RankStatus& rank) { return rank.rank() == number; };
+    if (std::any_of(job.ranks().begin(), job.ranks().end(), is_named)) return static_cast<int>(number);
+  }
+  return -1;
+}
+
 }  // namespace
 
 int FailedRank(const v1::Job& job) {
-  for (const v1::RankStatus& rank : job.ranks()) {
-    // "rank 1" but not "rank 12".
-    std::string name = absl::StrCat("rank ", rank.rank());
-    size_t begin = job.reason().find(name);
-    if (begin == std::string::npos) continue;
-    size_t end = begin + name.size();
-    if (end >= job.reason().size() || !absl::ascii_isdigit(job.reason()[end])) return static_cast<int>(rank.rank());
-  }
+  if (const int named = FirstRankIn(job.reason(), job); named >= 0) return named;
   for (const v1::RankStatus& rank : job.ranks()) {
     if (!rank.exit().empty() && rank.exit() != "exit code 0") return static_cast<int>(rank.rank());
   }

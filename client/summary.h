@@ -21,8 +21,8 @@ struct SummaryInput {
 
 std::string Summary(const SummaryInput& input);
 
-// The rank that made the job fail: the one that the job's reason names, else the first that did not exit with 0; -1:
-// none.
+// The rank that made the job fail: the first one that the job's reason names, else the first that did not exit with 0;
+// -1: none.
 int FailedRank(const v1::Job& job);
 
 }  // namespace trainyard::client

@@ -2,6 +2,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
 namespace trainyard {
@@ -27,6 +29,12 @@ absl::optional<HostPort> SplitHostPort(absl::string_view address, uint32_t port_
 absl::optional<absl::string_view> SplitUnixAddress(absl::string_view address) {
   if (!absl::ConsumePrefix(&address, "unix:")) return absl::nullopt;
   return address;
+}
+
+std::string GrpcTarget(absl::string_view address) {
+  const absl::optional<absl::string_view> path = SplitUnixAddress(address);
+  if (!path.has_value()) return std::string(address);
+  return absl::StrCat("unix:", absl::StrReplaceAll(*path, {{"%", "%25"}, {"?", "%3F"}, {"#", "%23"}}));
 }
 
 bool IsLocalAddress(absl::string_view address) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
@@ -23,6 +24,10 @@ absl::optional<HostPort> SplitHostPort(absl::string_view address, uint32_t port_
 
 // PATH of "unix:PATH", the address of a Unix socket. None if the text has another form.
 absl::optional<absl::string_view> SplitUnixAddress(absl::string_view address);
+
+// The address as the target of a gRPC channel. gRPC reads that of a Unix socket as a URI, in which '%', '?' and '#'
+// have a meaning.
+std::string GrpcTarget(absl::string_view address);
 
 // Whether data sent to `address` (host:port or unix:PATH) can only reach this machine.
 bool IsLocalAddress(absl::string_view address);

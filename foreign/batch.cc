@@ -4,9 +4,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/plural.h"
+#include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
 #include "foreign/translators.h"
 #include "spec/parallel_rules.h"
+#include "trainyard/v1/job.pb.h"
 
 namespace trainyard::foreign {
 namespace {
@@ -19,6 +21,13 @@ uint64_t WholeOf(const std::string& yaml, uint64_t otherwise) {
   double number = 0;
   return absl::SimpleAtod(yaml, &number) && number >= 1 && number <= kBatchMax ? static_cast<uint64_t>(number)
                                                                                : otherwise;
+}
+
+// A text as a value in YAML: in quotes if it would not be this text without them.
+std::string ValueOfText(const std::string& text) {
+  v1::JobSpec job;  // any message with a text does
+  job.set_name(text);
+  return FieldYaml(job, *v1::JobSpec::descriptor()->FindFieldByName("name"));
 }
 
 class BatchTranslator {
@@ -165,7 +174,7 @@ void SetSame(Translation* t, absl::string_view canonical_key, absl::string_view 
   const Value* value = t->FindFixed(canonical_key);
   if (value == nullptr) return;
   if (value->rule->form == Form::kFlag) return t->Set(*value, key, *value->flag ? "true" : "false");
-  t->Set(*value, key, value->number.has_value() ? yaml::NumberText(*value->number) : value->text);
+  t->Set(*value, key, value->number.has_value() ? yaml::NumberText(*value->number) : ValueOfText(value->whole));
 }
 
 void TranslateBatch(Translation* t, const BatchKeys& keys) { BatchTranslator(t, keys).Translate(); }

@@ -128,6 +128,7 @@ class Reader {
 
   void ReadValue(const KeyRule& rule, const yaml::Node& key, const yaml::Node& node, const std::string& shown) {
     Value value{.rule = &rule, .key = shown, .text = Shown(node)};
+    if (node.IsScalar()) value.whole = node.text;
     value.position = {.file = file_name_, .line = key.line, .column = key.column};
     value.is_null = node.IsNothing() || (node.IsScalar() && IsOneOf(node.text, "none|null"));
     value.is_auto = node.IsScalar() && node.text == "auto" && (rule.may_be_auto || rule.form != Form::kText);

@@ -22,8 +22,9 @@ namespace trainyard::foreign {
 // A key of the file with its value.
 struct Value {
   const KeyRule* rule = nullptr;
-  std::string key;   // as in the file, dotted: "fsdp_config.fsdp_version"
-  std::string text;  // the value as messages show it, on one line
+  std::string key;         // as in the file, dotted: "fsdp_config.fsdp_version"
+  std::string text;        // the value as messages show it: on one line, and cut if it is long
+  std::string whole = {};  // a scalar as it is in the file
   Position position = {};
   bool is_auto = false;
   bool is_null = false;

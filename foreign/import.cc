@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/escape.h"
 #include "common/strict_yaml.h"
 #include "foreign/translators.h"
 
@@ -87,7 +88,7 @@ class Importer {
     const Value* path = reading.Find(is_accelerate ? "deepspeed_config.deepspeed_config_file" : "fsdp_config");
     const bool names_file = path != nullptr && (is_accelerate || path->is_path);
     if (!names_file || read_text_ == nullptr) return false;
-    absl::StatusOr<std::string> text = read_text_(path->text);
+    absl::StatusOr<std::string> text = read_text_(path->whole);
     if (!text.ok()) {
       problems_.Add({.is_warning = false,
                      .position = path->position,
@@ -95,9 +96,10 @@ class Importer {
                      .text = std::string(text.status().message())});
       return false;
     }
-    const yaml::NodePtr root = ParseDocument(*text, path->text, &problems_);
+    const std::string name = EscapeText(path->whole);
+    const yaml::NodePtr root = ParseDocument(*text, name, &problems_);
     if (root == nullptr) return false;
-    *other = ReadKeys(*root, is_accelerate ? Dialect::kDeepSpeed : Dialect::kFsdpConfig, path->text, &problems_);
+    *other = ReadKeys(*root, is_accelerate ? Dialect::kDeepSpeed : Dialect::kFsdpConfig, name, &problems_);
     return true;
   }
 

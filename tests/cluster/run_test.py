@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import tempfile
 
 import harness
 import processes
@@ -53,6 +54,13 @@ def test_run_reports_every_step_once_ends_with_done_and_leaves_no_process(cluste
     assert folder.name == f"small-{lines[0]['id']}"
     assert harness.metrics_steps(folder) == harness.steps_of(lines)
     assert (folder / "step-00000040" / "manifest.json").is_file()
+
+
+def test_a_run_folder_may_have_a_name_that_means_something_in_a_uri(cluster):
+    with tempfile.TemporaryDirectory(prefix="c#", dir="/tmp") as folder:  # short, because the socket is inside
+        done = cluster.run_trainctl("run", cluster.write_job(checkpoint__dir=f"{folder}/run", train__steps=2), "--json")
+
+    assert harness.events(done.stdout)[-1]["state"] == "SUCCEEDED"
 
 
 def test_run_text_ends_with_a_summary_and_a_plot(cluster):

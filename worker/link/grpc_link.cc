@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
+#include "common/network.h"
 #include "common/rpc_credentials.h"
 #include "common/status_macros.h"
 #include "worker/link/grpc_link_impl.h"
@@ -43,7 +44,7 @@ v1::TrainerKey KeyOf(const GrpcLinkOptions& options) {
 GrpcLink::GrpcLink(const GrpcLinkOptions& options)
     : options_(options),
       key_(KeyOf(options)),
-      stub_(v1::TrainerLink::NewStub(grpc::CreateCustomChannel(absl::StrCat("unix:", options.socket),
+      stub_(v1::TrainerLink::NewStub(grpc::CreateCustomChannel(GrpcTarget(absl::StrCat("unix:", options.socket)),
                                                                MakeChannelCredentials(), ChannelArguments()))),
       values_(*stub_, key_, options.token),
       reader_([this] {

@@ -235,6 +235,18 @@ def test_a_call_that_fails_does_not_end_the_other_calls_of_the_client_with_async
     assert asyncio.run(fail_while_watching()) == [2]
 
 
+def test_a_client_with_asyncio_works_in_one_event_loop_after_the_other(server):
+    address, release = server
+    release.set()
+    client = aio.AsyncClient(address, reconnect_s=0)
+
+    async def read():
+        return [event.sequence async for event in client.watch("abcdefgh")]
+
+    assert [asyncio.run(read()) for _ in range(2)] == [[1, 2], [1, 2]]
+    asyncio.run(client.close())
+
+
 def test_a_watch_may_end_when_nothing_arrives_any_more(monkeypatch):
     answers = [[], [event(2, notice=schema.Notice(text="b"))], [event(1, notice=schema.Notice(text="a"))]]
     later_answers = list(answers)

@@ -6,6 +6,7 @@ import queue
 import subprocess
 import sys
 import textwrap
+import urllib.parse
 
 import grpc
 import pytest
@@ -23,7 +24,7 @@ class Daemon(grpc.GenericRpcHandler):
         self._refused = path.with_name("refused")
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
         self._server.add_generic_rpc_handlers((self,))
-        self._server.add_insecure_port(f"unix:{path}")
+        self._server.add_insecure_port(f"unix:{urllib.parse.quote(str(path))}")
         self._server.start()
 
     def service(self, details):
@@ -97,6 +98,19 @@ def test_steps_and_evaluations_of_rank_zero_are_sent_before_the_script_ends(daem
     assert (reports[-1].key.job_id, reports[-1].key.generation, reports[-1].last_step) == ("abcdefgh", 2, 300)
 
 
+def test_the_socket_of_the_daemon_may_have_any_path(tmp_path):
+    folder = tmp_path / "c# 50%23?"
+    folder.mkdir()
+    daemon = Daemon(folder / "link")
+
+    done = run(folder, "trainyard.report(1, loss=1)")
+
+    _, reports = daemon.received()
+    daemon.close()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [step.step for report in reports for step in report.steps] == [1]
+
+
 def test_other_ranks_report_only_their_last_step(daemon, tmp_path):
     done = run(tmp_path, "trainyard.report(7, loss=object())", rank="3")
 
@@ -154,6 +168,23 @@ def test_an_entry_of_sys_path_that_is_no_text_is_left_out_as_by_python(daemon, t
 
     assert (done.returncode, done.stderr) == (0, "")
     assert [step.step for report in daemon.received()[1] for step in report.steps] == [1]
+
+
+def test_a_frozen_program_is_not_started_a_second_time(daemon, tmp_path):
+    """PyInstaller and cx_Freeze set sys.frozen, and sys.executable is the program itself."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o700)
+
+    done = run(tmp_path, f"""
+        sys.frozen, sys.executable = True, {str(program)!r}
+        trainyard.report(1, loss=1)
+        print("end")
+    """)
+
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    assert f"{program} is not Python, but a frozen program" in done.stderr
+    assert not (tmp_path / "started").exists()
 
 
 def test_a_forked_process_reports_nothing_and_ends(daemon, tmp_path):
@@ -394,3 +425,14 @@ def test_without_trainyard_nothing_is_requested_and_checkpoints_have_a_folder(tm
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path}/checkpoints/missing\n"
+
+
+@pytest.mark.parametrize("outer, rank, raises", [
+    ("", "", True), ("", "0", True), ("", "8", False), ("0", "0", True), ("8", "8", False), ("0", "1", False),
+], ids=["one process", "torchrun 0", "torchrun 8", "Trainyard 0", "Trainyard 8", "torchrun 1 inside of Trainyard 0"])
+def test_a_checkpoint_that_does_not_exist_is_an_error_of_rank_zero_alone(tmp_path, outer, rank, raises):
+    """Without shared storage, only the host of rank 0 has it."""
+    done = run(tmp_path, f"trainyard.saved(1, {str(tmp_path / 'missing')!r})", TRAINYARD_LINK="",
+               TRAINYARD_RANK=outer, RANK=rank)
+
+    assert ("FileNotFoundError" in done.stderr, done.returncode) == (raises, int(raises))

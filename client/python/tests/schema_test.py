@@ -1,6 +1,8 @@
 """Jobs written as dictionaries, and the messages."""
 
+import copy
 import os
+import pickle
 
 import numpy
 import pytest
@@ -50,6 +52,15 @@ def test_values_of_any_type_are_read_or_reported_as_problems():
     assert "train.optimizer.lr: is out of range" in text
     assert trainyard.job_spec({"resources": {"ranks": numpy.int64(4)},
                                "train": {"optimizer": {"lr": numpy.float32(0.5)}}}).resources.ranks == 4
+
+
+def test_messages_can_be_sent_to_other_processes():
+    job = schema.Job(job_id="abc", spec=trainyard.job_spec({"name": "small", "train": {"steps": 3}}))
+    answer = schema.message_of(schema.SERVICE.methods_by_name["Get"].output_type)(job_id="def")
+
+    for message in (job, job.spec.train, answer):
+        received = pickle.loads(pickle.dumps(message))
+        assert received == message == copy.deepcopy(message) and type(received) is type(message)
 
 
 def test_the_names_of_states_are_those_of_the_schema():

@@ -160,21 +160,77 @@ def test_outside_of_a_job_a_worker_stays_in_its_group_and_can_be_terminated(monk
     assert done.stdout.split() == ["True", "-15"], done.stderr
 
 
-def test_ranks_on_cpus_agree_if_the_script_names_no_backend():
-    """torch 2.6 and newer then return "undefined"."""
-    done = run("""
+TRANSFORMERS = """
+    import os, signal, sys, types
+    sys.modules["transformers"] = types.ModuleType("transformers")
+    sys.modules["transformers"].TrainerCallback = object
+    from trainyard import saving
+    from trainyard.integrations.transformers import SaveOnRequest, StopOnRequest
+    args = types.SimpleNamespace(output_dir="out")
+    state = types.SimpleNamespace(global_step=1, is_world_process_zero=True)
+
+    def control(**values):
+        return types.SimpleNamespace(**{"should_evaluate": True, "should_save": False, "should_training_stop": False,
+                                        **values})
+"""
+
+
+def test_a_trainer_of_transformers_that_is_stopped_saves_once_and_does_not_evaluate_before():
+    done = run(TRANSFORMERS + """
+    stop, running, stopping, ended = StopOnRequest(), control(), control(), control(should_save=True)
+    stop.on_train_begin(args, state, running)
+    stop.on_step_end(args, state, running)
+    stop.on_epoch_end(args, state, running)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop.on_step_end(args, state, stopping)
+    stop.on_epoch_end(args, state, ended)
+    for one in (running, stopping, ended):
+        print(one.should_evaluate, one.should_save, one.should_training_stop)
+    """)
+
+    assert done.stdout.splitlines() == ["True False False", "False True True", "False False False"], done.stderr
+
+
+def test_a_request_to_save_that_the_trainer_of_transformers_drops_is_repeated_until_it_has_saved():
+    done = run(TRANSFORMERS + """
+    requests = [True, False, False]
+    saving.should_save = lambda: requests.pop(0)
+    saving.saved = lambda step, path: print("saved", path)
+    save = SaveOnRequest()
+    for saves in (False, True, False):
+        now = control()
+        save.on_step_end(args, state, now)
+        print(now.should_save)
+        if saves: save.on_save(args, state, now)
+    """)
+
+    assert done.stdout.splitlines() == ["True", "True", "saved out/checkpoint-1", "False"], done.stderr
+
+
+@pytest.mark.parametrize("backend, has_gpu, bound, device", [
+    ("undefined", False, "None", "cpu"),  # torch 2.6 and newer, if the script names no backend
+    ("undefined", True, "None", "cuda"),
+    ("gloo", True, "None", "cpu"),
+    ("nccl", True, "None", "cuda"),  # the current GPU
+    ("nccl", True, "'cuda:3'", "cuda:3"),  # init_process_group(device_id=...)
+    ("nccl", True, "", "cuda"),  # torch before 2.3 binds no device
+])
+def test_ranks_agree_on_the_device_of_their_group(backend, has_gpu, bound, device):
+    done = run(f"""
         import sys, types
         torch, distributed = types.ModuleType("torch"), types.ModuleType("torch.distributed")
         distributed.is_available = distributed.is_initialized = lambda: True
         distributed.get_world_size = lambda: 2
-        distributed.get_backend = lambda: "undefined"
+        distributed.get_backend = lambda: "{backend}"
+        world = types.SimpleNamespace({bound and "bound_device_id=" + bound})
+        distributed.group = types.SimpleNamespace(WORLD=world)
         distributed.ReduceOp = types.SimpleNamespace(MAX="max")
         distributed.all_reduce = lambda tensor, op: None
-        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+        torch.cuda = types.SimpleNamespace(is_available=lambda: {has_gpu})
         torch.tensor = lambda values, device: types.SimpleNamespace(item=lambda: device)
-        sys.modules.update({"torch": torch, "torch.distributed": distributed})
+        sys.modules.update({{"torch": torch, "torch.distributed": distributed}})
         from trainyard import script
         print(script.largest_of_ranks(1))
     """)
 
-    assert done.stdout == "cpu\n", done.stderr
+    assert done.stdout == device + "\n", done.stderr

@@ -467,6 +467,8 @@ TEST(FailedRank, IsNamedByTheReason_ElseTheFirstThatFailed) {
   EXPECT_EQ(FailedRank(job), 1);
   job.set_reason("rank 0: out of memory");
   EXPECT_EQ(FailedRank(job), 0);
+  job.set_reason("rank 1 on w1 exited with code 1: RuntimeError: no answer of rank 0");
+  EXPECT_EQ(FailedRank(job), 1);
   job.set_reason("rank 12 is none of ours");
   EXPECT_EQ(FailedRank(job), 1);
 }

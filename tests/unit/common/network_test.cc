@@ -39,5 +39,11 @@ TEST(LoopbackHosts, OnlyLoopbackAddressesAndLocalhost_AreThisMachine) {
   for (const char* bad : {"", "127.evil.example", "10.0.0.1", "::2"}) EXPECT_FALSE(IsLoopbackHost(bad)) << bad;
 }
 
+TEST(GrpcTargets, OfUnixSockets_AreUris) {
+  EXPECT_EQ(GrpcTarget("127.0.0.1:7070"), "127.0.0.1:7070");
+  EXPECT_EQ(GrpcTarget("unix:/run/a b/socket"), "unix:/run/a b/socket");
+  EXPECT_EQ(GrpcTarget("unix:/c#/50%/a?/%23"), "unix:/c%23/50%25/a%3F/%2523");
+}
+
 }  // namespace
 }  // namespace trainyard

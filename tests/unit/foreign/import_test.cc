@@ -207,6 +207,28 @@ TEST(ImportTest, AFileThatFsdpConfigNamesIsReadToo) {
               HasSubstr("their.file:1:16: fsdp_config: other.json does not exist"));
 }
 
+TEST(ImportTest, PathsAreTakenAsTheyAre_HoweverLong_AndEvenIfYamlReadsThemDifferently) {
+  const std::string folder = absl::StrCat("/data/", std::string(100, 'a'));
+  for (const std::string& path :
+       {folder, std::string("/data/run #1"), std::string("/data/a: b"), std::string("auto")}) {
+    const Imported imported = Import(absl::StrCat(R"({"fsdp": true, "output_dir": ")", path, R"("})"), RequiredFlags());
+    EXPECT_EQ(imported.job.spec.checkpoint().dir(), path == "auto" ? "/work/auto" : path);
+  }
+  const std::string named = absl::StrCat(folder, "/ds.json");
+  const auto read = [&named](const std::string& path) -> absl::StatusOr<std::string> {
+    if (path != named) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
+    return std::string(kZero2);
+  };
+
+  const Imported imported = Import(
+      absl::StrCat("distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {deepspeed_config_file: ", named,
+                   "}\n"),
+      RequiredFlags(), read);
+
+  EXPECT_EQ(imported.Errors(), "");
+  EXPECT_EQ(imported.job.spec.parallel().data(), v1::DATA_PARALLEL_ZERO2);
+}
+
 TEST(JobTextTest, ACompleteJobIsReadAsWritten) {
   const Imported imported = Import(kZero2, RequiredFlagsAnd({"resources.ranks=2"}));
   const std::string text = JobText(imported.job, "zero2.json");

@@ -156,7 +156,8 @@ class LinkTest : public ::testing::Test {
   std::unique_ptr<FakeDaemon> NewDaemon() { return std::make_unique<FakeDaemon>(socket_); }
 
   TemporaryFolder folder_;
-  const std::string socket_ = folder_ / "daemon.sock";
+  // gRPC reads the address of a socket as a URI, in which '#' has a meaning.
+  const std::string socket_ = folder_ / "daemon#1.sock";
 };
 
 TEST(OrderFromMessage, UsesTheDeviceOfTheGenerationIfTheSpecHasNone) {

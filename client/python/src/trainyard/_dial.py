@@ -23,6 +23,12 @@ _TOKEN = re.compile(rb"[A-Za-z0-9._~+/=-]{16,1024}")
 _LISTENING = "0A"
 
 
+def grpc_target(address):
+    """The address for a channel of gRPC, which reads that of a Unix socket as a URI."""
+    is_uri = address.startswith("unix:")
+    return address.translate({ord("%"): "%25", ord("?"): "%3F", ord("#"): "%23"}) if is_uri else address
+
+
 class Target:
     """An address of a coordinator with the rules for its token."""
 

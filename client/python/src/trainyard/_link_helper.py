@@ -158,6 +158,9 @@ class Helper:
 
     def run(self):
         import grpc
+
+        from trainyard import _dial
+        target = _dial.grpc_target("unix:" + self.environment["TRAINYARD_LINK"])
         wait_s = BACKOFF_MIN_S
         # Consecutive refusals. Their cause: another process has the link of this rank, or a report is not accepted.
         refused = 0
@@ -165,8 +168,7 @@ class Helper:
         # The daemon may not have noticed yet that the earlier connection of this rank has ended.
         refusals = (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED)
         while True:
-            channel = grpc.insecure_channel("unix:" + self.environment["TRAINYARD_LINK"],
-                                            options=[("grpc.enable_http_proxy", 0)])
+            channel = grpc.insecure_channel(target, options=[("grpc.enable_http_proxy", 0)])
             call = channel.stream_stream("/trainyard.v1.TrainerLink/Connect",
                                          request_serializer=self.schema.TrainerMessage.SerializeToString,
                                          response_deserializer=self.schema.LinkMessage.FromString)(self.messages())

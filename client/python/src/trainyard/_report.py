@@ -80,6 +80,8 @@ class _Channel:
     def _start(self):
         if not sys.executable:
             raise ValueError("sys.executable is empty")
+        if getattr(sys, "frozen", False):
+            raise ValueError(f"{sys.executable} is not Python, but a frozen program, which would run a second time")
         environment = {name: os.environ[name] for name in _VARIABLES + _KEPT_VARIABLES if name in os.environ}
         folders = [path or os.getcwd() for path in sys.path if isinstance(path, str)]  # Python ignores other entries
         environment["TRAINYARD_HELPER_PATH"] = json.dumps(folders)

@@ -6,19 +6,22 @@ import weakref
 
 import grpc
 
-from trainyard import _calls, _events, errors, schema
+from trainyard import _calls, _dial, _events, errors, schema
 
 
 class AsyncClient(_calls.Calls):
     def __init__(self, address=None, token_file=None, allow_plaintext=False, reconnect_s=60.0):
         super().__init__(address, token_file, allow_plaintext, reconnect_s)
         self._channel = None
-        self._channels = weakref.WeakSet()  # that calls may use: this one and those that were forgotten
+        # The channels that calls may use, this one and those that were forgotten, each with the event loop in which it
+        # was made. A channel works in no other loop.
+        self._channels = weakref.WeakKeyDictionary()
 
     async def close(self):
-        channels, self._channel = [*self._channels], None
-        for channel in channels:
-            await channel.close()
+        channels, self._channel = [*self._channels.items()], None
+        for channel, loop in channels:
+            if not loop.is_closed():  # otherwise its calls have ended
+                await channel.close()
 
     async def __aenter__(self):
         return self
@@ -27,9 +30,10 @@ class AsyncClient(_calls.Calls):
         await self.close()
 
     def _open(self):
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
-            self._channels.add(self._channel)
+        loop = asyncio.get_running_loop()
+        if self._channel is None or self._channels[self._channel] is not loop:
+            self._channel = grpc.aio.insecure_channel(_dial.grpc_target(self.address), options=_calls.CHANNEL_OPTIONS)
+            self._channels[self._channel] = loop
         return self._channel
 
     def _convert(self, error, metadata, channel):

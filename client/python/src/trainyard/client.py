@@ -11,7 +11,7 @@ import weakref
 
 import grpc
 
-from trainyard import _calls, _events, errors, schema
+from trainyard import _calls, _dial, _events, errors, schema
 from trainyard.job import Job, JobTable
 
 
@@ -39,7 +39,7 @@ class Client(_calls.Calls):
     def _open(self):
         with self._lock:
             if self._channel is None:
-                self._channel = grpc.insecure_channel(self.address, options=_calls.CHANNEL_OPTIONS)
+                self._channel = grpc.insecure_channel(_dial.grpc_target(self.address), options=_calls.CHANNEL_OPTIONS)
                 self._channels.add(self._channel)
             return self._channel
 

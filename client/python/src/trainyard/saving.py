@@ -92,7 +92,8 @@ def saved(step, path):
     The checkpoint that rank 0 reports is listed by `trainctl checkpoint ls`, answers a request to save, and is the
     last_checkpoint() of the processes that are started later. Steps are counted as in `report`."""
     path = pathlib.Path(path).absolute()
-    is_first = os.environ.get("TRAINYARD_RANK") in (None, "", "0")
+    # RANK is set by torchrun, too: without Trainyard, or inside of a rank of Trainyard.
+    is_first = (os.environ.get("RANK") or os.environ.get("TRAINYARD_RANK") or "0") == "0"
     with _report.phase("save"):
         try:
             size = _write_to_disk(path)

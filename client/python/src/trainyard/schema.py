@@ -3,6 +3,7 @@
 A job can also be written as a dictionary, with the keys and names of job files: `schema.job_spec({...})`.
 """
 
+import copyreg
 import difflib
 import numbers
 import os
@@ -53,6 +54,31 @@ def rpc_message(name):
 
 def message_of(descriptor):
     return message_factory.GetMessageClass(descriptor)
+
+
+def _unpickled(name, serialized):
+    return message_of(_POOL.FindMessageTypeByName(name)).FromString(serialized)
+
+
+def _pickled(message):
+    return _unpickled, (message.DESCRIPTOR.full_name, message.SerializeToString())
+
+
+def _make_picklable():
+    """Lets messages pass to other processes. By itself, pickle would look for their classes in a module, but classes
+    that are made at run time have none."""
+    def visit(prefix, messages):
+        for message in messages:
+            name = f"{prefix}.{message.name}"
+            copyreg.pickle(message_of(_POOL.FindMessageTypeByName(name)), _pickled)
+            visit(name, message.nested_type)
+
+    for file in _FILES.file:
+        if file.package == PACKAGE:
+            visit(PACKAGE, file.message_type)
+
+
+_make_picklable()
 
 
 def state_name(number):

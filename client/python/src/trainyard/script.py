@@ -127,7 +127,11 @@ def largest_of_ranks(value):
         return value
     import torch
     # The backend is "undefined" if the script has named none; torch has then chosen gloo, or nccl if there is a GPU.
-    device = "cpu" if "gloo" in distributed.get_backend() or not torch.cuda.is_available() else "cuda"
+    device = "cpu"
+    if "gloo" not in distributed.get_backend() and torch.cuda.is_available():
+        # nccl refuses tensors of another GPU than that of init_process_group(device_id=...), which need not be the
+        # current one.
+        device = getattr(distributed.group.WORLD, "bound_device_id", None) or "cuda"
     largest = torch.tensor([value], device=device)
     distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
     return largest.item()

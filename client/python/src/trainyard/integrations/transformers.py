@@ -16,7 +16,7 @@ from trainyard import phase, report, report_eval, saving, script
 
 class StopOnRequest(TrainerCallback):
     """`every_steps`: the number of steps after which the ranks agree again whether to stop, by a collective
-    (trainyard.should_stop)."""
+    (trainyard.should_stop). An evaluation that is due after that step is left out."""
 
     def __init__(self, every_steps=1):
         if every_steps < 1:
@@ -26,12 +26,21 @@ class StopOnRequest(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         script.stop_requested()  # from here on, SIGTERM does not end the process
+        self.stopped = False
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step % self._every_steps == 0 and script.should_stop():
             self.stopped = True
+            # The Trainer evaluates before it saves, which may take longer than the grace period, and with
+            # save_strategy="best" the result decides whether it saves.
+            control.should_evaluate = False
             control.should_save = True
             control.should_training_stop = True
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        # Also called when training ends within an epoch. Another save would overwrite the complete checkpoint.
+        if self.stopped:
+            control.should_evaluate = control.should_save = False
 
 
 class SaveOnRequest(TrainerCallback):
@@ -42,12 +51,17 @@ class SaveOnRequest(TrainerCallback):
         if every_steps < 1:
             raise ValueError(f"every_steps must be at least 1, found {every_steps}")
         self._every_steps = every_steps
+        self._is_requested = False
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step % self._every_steps == 0 and saving.should_save():
+            self._is_requested = True
+        # Set again after the next step if the Trainer has cleared it, after an evaluation with save_strategy="best".
+        if self._is_requested:
             control.should_save = True
 
     def on_save(self, args, state, control, **kwargs):
+        self._is_requested = False
         script.largest_of_ranks(0)  # a barrier: after it, all ranks have written their parts
         if state.is_world_process_zero:
             saving.saved(state.global_step, pathlib.Path(args.output_dir) / f"checkpoint-{state.global_step}")
