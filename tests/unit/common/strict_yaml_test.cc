@@ -108,9 +108,8 @@ TEST(Config, MissingFileIsNotFound) {
 }
 
 TEST(Defaults, EveryDefaultOfTheSchemaIsValid) {
-  for (const auto* descriptor :
-       {v1::JobSpec::descriptor(), v1::CoordinatorConfig::descriptor(), v1::WorkerConfig::descriptor(),
-        v1::MachineGroup::descriptor()}) {
+  for (const auto* descriptor : {v1::JobSpec::descriptor(), v1::CoordinatorConfig::descriptor(),
+                                 v1::WorkerConfig::descriptor(), v1::MachineGroup::descriptor()}) {
     std::unique_ptr<google::protobuf::Message> message(
         google::protobuf::MessageFactory::generated_factory()->GetPrototype(descriptor)->New());
     ApplyDefaults(message.get());
