@@ -229,7 +229,8 @@ TEST_F(RestoreLoopTest, CheckpointOfALaterVersion_IsRefusedAndNoOlderOneIsLoaded
   EXPECT_EQ(ranks[1].status.code(), absl::StatusCode::kUnimplemented) << ranks[1].status;
   EXPECT_FALSE(IsCheckpointMissing(ranks[1].status));
   EXPECT_TRUE(absl::IsUnavailable(ranks[0].status)) << ranks[0].status;
-  EXPECT_THAT(std::string(ranks[0].status.message()), AllOf(HasSubstr("rank 1 on w2: "), HasSubstr("version 99")));
+  EXPECT_THAT(std::string(ranks[0].status.message()),
+              AllOf(HasSubstr("rank 1 on w2: "), HasSubstr("its version is 99")));
   for (const RestoreOutcome& rank : ranks) EXPECT_EQ(rank.step, 0u);
 }
 
