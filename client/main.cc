@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -89,7 +90,12 @@ int Main(int argc, char** argv) {
     std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 expects them
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    if (error.get_exit_code() == 0) {  // --help and --version
+      std::ostringstream text;
+      const int exit_code = app.exit(error, text, text);
+      PrintRaw(text.str());
+      return exit_code;
+    }
     const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
     return ReportStatus(absl::InvalidArgumentError(CommandLineErrorMessage(app, error, arguments)),
                         RequestsJson(arguments));

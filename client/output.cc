@@ -98,8 +98,6 @@ absl::Status OutputStatus() {
 
 int FinishOutput(int exit_code) {
   FlushOutput();
-  // Output that CLI11 wrote directly, as for --help.
-  if (ferror(stdout) != 0) NoteFailure(EIO);
   if (!OutputFailed()) return exit_code;
   if (!failure_was_reported) Say(absl::StrCat(OutputStatus().message(), "; the output is incomplete"));
   return exit_code == kClientDone ? kClientFailed : exit_code;

@@ -273,7 +273,7 @@ class Cluster:
 
     def write_job(self, file_name="job.yaml", **keys):
         path = self.folder / file_name
-        path.write_text(yaml.safe_dump(job_document(self.text, **keys), sort_keys=False))
+        path.write_text(yaml.safe_dump(job_document(self.text, **keys), sort_keys=False, width=10_000))
         return path
 
     # Jobs

@@ -49,7 +49,8 @@ def submit_command(cluster, *flags):
     release = cluster.folder / "release"
     path = cluster.folder / "command.yaml"
     argv = ["sh", "-c", f"while ! test -e {release}; do sleep 0.1; done"]
-    path.write_text(yaml.safe_dump({"name": "command", "command": {"argv": argv}, "resources": {"ranks": 2}}))
+    document = {"name": "command", "command": {"argv": argv}, "resources": {"ranks": 2}}
+    path.write_text(yaml.safe_dump(document, width=10_000))  # a value must not continue on the next line
     return cluster.submit_file(path, *flags), release
 
 

@@ -42,7 +42,8 @@ def receiver():
 def job_file(folder, url, program="true", ranks=1):
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump({"name": "hooked", "command": {"argv": ["sh", "-c", program]}, "resources":
-                                    {"ranks": ranks}, "recovery": {"max_restarts": 0}, "on_end": {"webhook": url}}))
+                                    {"ranks": ranks}, "recovery": {"max_restarts": 0}, "on_end": {"webhook": url}},
+                                   width=10_000))
     return path
 
 

@@ -82,7 +82,7 @@ def test_a_long_text_is_counted_as_a_whole(model, tmp_path):
 
 
 @pytest.mark.parametrize("content, expected", [
-    (b"", "is neither a SentencePiece model nor a tokenizer.json"), (b"hello", "is neither a SentencePiece model"),
+    (b"", "is empty: copy it again"), (b"hello", "is neither a SentencePiece model"),
     (b"IQ== 0\n", "in the form of tiktoken"), (b"{}", "model"), (None, "No such file")])
 def test_a_file_that_is_no_tokenizer_is_refused(content, expected, tmp_path):
     if content is not None:
