@@ -2,17 +2,38 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <set>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/plural.h"
 #include "common/strict_yaml.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "spec/choices.h"
 #include "spec/parallel_rules.h"
 
 namespace trainyard::planner {
 namespace {
+
+// What ClearLayout clears.
+constexpr absl::string_view kDecidedKeys[] = {
+    "resources.ranks",
+    "train.batch.micro",
+    "parallel.data",
+    "parallel.shard",
+    "parallel.replicate",
+    "parallel.tensor",
+    "parallel.sequence",
+    "parallel.pipeline",
+    "parallel.recompute",
+    "parallel.reduce_every_micro_batch",
+    "parallel.reshard_after_forward",
+};
 
 // Sizes of micro-batches to compare: divisors of `share`, each about twice the one before.
 std::vector<uint64_t> MicroSizes(uint64_t share) {
@@ -146,6 +167,37 @@ void ApplyLayout(const Layout& layout, v1::JobSpec* spec) {
   spec->mutable_train()->mutable_batch()->set_micro(static_cast<uint32_t>(layout.micro));
 }
 
+void ResetLayout(v1::JobSpec* spec, Positions* positions) {
+  if (!spec->has_train()) return;
+  const bool has_batch = spec->train().has_batch();  // without it, the job is refused for that reason
+  ApplyLayout(Layout(), spec);
+  if (!has_batch) spec->mutable_train()->clear_batch();
+  const auto is_decided = [](absl::string_view key) {
+    return std::any_of(std::begin(kDecidedKeys), std::end(kDecidedKeys), [key](absl::string_view decided) {
+      return key == decided || (absl::StartsWith(key, decided) && key[decided.size()] == '.');
+    });
+  };
+  for (auto it = positions->begin(); it != positions->end();) {
+    it = is_decided(it->first) ? positions->erase(it) : std::next(it);
+  }
+}
+
+LayoutKeys LayoutKeysOf(const v1::JobSpec& spec) {
+  LayoutKeys keys;
+  if (spec.train().batch().has_micro()) keys.replaced.emplace_back("train.batch.micro");
+  if (spec.resources().has_ranks()) keys.replaced.emplace_back("resources.ranks");
+  if (spec.resources().has_device()) keys.replaced.emplace_back("resources.device");
+  const v1::Parallel& parallel = spec.parallel();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  parallel.GetReflection()->ListFields(parallel, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    std::string key = absl::StrCat("parallel.", field->name());
+    const bool is_decided = std::find(std::begin(kDecidedKeys), std::end(kDecidedKeys), key) != std::end(kDecidedKeys);
+    (is_decided ? keys.replaced : keys.kept).push_back(std::move(key));
+  }
+  return keys;
+}
+
 std::string LayoutName(const Layout& layout) {
   std::string name;
   if (layout.ranks == 1) {
@@ -168,9 +220,12 @@ std::string LayoutName(const Layout& layout) {
   return name;
 }
 
+uint64_t RoundsOf(const Layout& layout, uint64_t global) {
+  return DealShapeOf(global, layout.micro, layout.data_ranks()).rounds;
+}
+
 std::string BatchName(const Layout& layout, uint64_t global) {
-  const uint64_t rounds = global / (layout.micro * layout.data_ranks());
-  return absl::StrCat(layout.micro, " x ", rounds);
+  return absl::StrCat(layout.micro, " x ", RoundsOf(layout, global));
 }
 
 std::vector<LayoutCell> EnumerateCells(const Pool& pool, const JobFacts& job) {

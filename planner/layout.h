@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/problems.h"
 #include "planner/machines.h"
 #include "trainyard/v1/job.pb.h"
 
@@ -35,8 +36,23 @@ void ApplyLayout(const Layout& layout, v1::JobSpec* spec);
 // Clears the keys that ApplyLayout decides, so that what the job has there is no problem of the plan.
 void ClearLayout(v1::JobSpec* spec);
 
+// Makes a job that trains one of a single rank with micro-batches of one sequence, before it is checked: the keys that a
+// plan decides are replaced, so that problems of their values are none of the plan. Also removes their `positions`. Other
+// jobs stay as they are.
+void ResetLayout(v1::JobSpec* spec, Positions* positions);
+
+// Keys of a job by their dotted names.
+struct LayoutKeys {
+  std::vector<std::string> replaced;  // a plan decides them
+  std::vector<std::string> kept;      // the other keys of `parallel`
+};
+LayoutKeys LayoutKeysOf(const v1::JobSpec& spec);
+
 // "fsdp, stages 2, tensor 4, blocks recomputed": what distinguishes the layout, without numbers of ranks and batches.
 std::string LayoutName(const Layout& layout);
+
+// The micro-batches of a step of `global` sequences on the data rank that has the most.
+uint64_t RoundsOf(const Layout& layout, uint64_t global);
 
 // "4 x 8": the sequences of a micro-batch, and the micro-batches of each data rank in a step of `global` sequences.
 std::string BatchName(const Layout& layout, uint64_t global);

@@ -1,6 +1,8 @@
 #include "planner/search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "spec/model_parallel_rules.h"
@@ -15,9 +17,13 @@ constexpr char kSlowerVariant[] = "are slower variants of a listed layout";
 constexpr char kNotCompared[] = "are slower than the listed ones; their memory was not planned";
 constexpr char kStopped[] = "were not checked, because the search had reached its limit";
 
+constexpr char kStarved[] = "have fewer micro-batches than stages, and others fit";
+
 // The prediction is not exact to a percent, so of two layouts whose times differ by less, the one with fewer features
 // comes first.
 constexpr double kShareOfFeature = 0.01;
+// Twice the ranks must save a tenth of the time, or the smaller number of ranks comes first.
+constexpr double kTimesOfTwiceTheRanks = 1.1;
 
 int CountFeatures(const Layout& layout) {
   int count = 0;
@@ -29,6 +35,17 @@ int CountFeatures(const Layout& layout) {
   count += (layout.stages > 1 ? 1 : 0) + (layout.tensor > 1 ? 1 : 0) + (layout.chunks_per_rank > 1 ? 1 : 0);
   count += (layout.sequence ? 1 : 0) + (layout.reduce_every_micro_batch ? 1 : 0);
   return count + (layout.recompute != v1::RECOMPUTE_MODE_NONE ? 1 : 0);
+}
+
+// The number that layouts are ordered by, ascending.
+double OrderOf(const Layout& layout, double seconds) {
+  return seconds * (1 + kShareOfFeature * CountFeatures(layout)) *
+         std::pow(kTimesOfTwiceTheRanks, std::log2(static_cast<double>(layout.ranks)));
+}
+
+// Whether the micro-batches of a pipeline are too few to keep its stages busy.
+bool IsStarved(const Layout& layout, uint64_t global) {
+  return layout.stages > 1 && RoundsOf(layout, global) < layout.stages;
 }
 
 // The rules of job files for what a layout decides; PrepareJob checks the whole job of those that fit.
@@ -132,15 +149,17 @@ void LayoutSearch::Collect(bool offload, JobPlan* plan) {
         }
         layout.offload = offload;
         const double seconds = CostOfStep(work_, *prepared.pool, layout).seconds;
-        candidates_.push_back({.layout = layout, .pool = p, .seconds = seconds});
+        candidates_.push_back({.layout = layout,
+                               .pool = p,
+                               .seconds = seconds,
+                               .order = OrderOf(layout, seconds),
+                               .starved = IsStarved(layout, work_.global)});
       }
     }
   }
-  const auto order = [](const Candidate& candidate) {
-    return candidate.seconds * (1 + kShareOfFeature * CountFeatures(candidate.layout));
-  };
-  std::stable_sort(candidates_.begin(), candidates_.end(),
-                   [&order](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+  std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return std::pair(a.starved, a.order) < std::pair(b.starved, b.order);
+  });
   plan->candidates += candidates_.size();
 }
 
@@ -149,6 +168,7 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
   const Layout& layout = candidate.layout;
   const std::string kind = KindOfLayout(layout, candidate.pool);
   if (accepted_.count(kind) > 0) return Reject(kSlowerVariant);
+  if (candidate.starved && !plan->layouts.empty()) return Reject(kStarved);
   if (!LeastFits(candidate, plan)) return Reject(kDoesNotFit);
   const std::string group =
       absl::StrCat(StateGroup(layout, candidate.pool, work_), "/", layout.ranks, "/", layout.chunks_per_rank, "/",

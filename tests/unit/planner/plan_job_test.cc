@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -116,6 +117,34 @@ TEST(PlanJob, For1024Gpus_PlansTheMemoryOfFewLayouts) {
                               static_cast<int>(planned.layout.data)));
   }
   EXPECT_EQ(kinds.size(), 5u) << "layouts differ in more than the size of micro-batches";
+}
+
+TEST(PlanJob, WithFewSequences_ListsNoPipelineWithFewerMicroBatchesThanStages) {
+  const JobPlan plan = Plan(ReadGoodJob(kJobOf7b, {"train.batch.global=4"}), PoolOfGpus({.inside = 10e9}), 100);
+  ASSERT_FALSE(plan.layouts.empty());
+  for (const PlannedLayout& planned : plan.layouts) {
+    EXPECT_GE(RoundsOf(planned.layout, 4), planned.layout.stages) << LayoutName(planned.layout);
+  }
+  EXPECT_THAT(Reasons(plan), HasSubstr("have fewer micro-batches than stages, and others fit"));
+}
+
+// The order of the listed layouts: twice the ranks must save a tenth of the time.
+TEST(PlanJob, IfMoreRanksGainLittle_UsesFewer) {
+  const v1::JobSpec spec = ReadGoodJob(kJobOf7b, {"train.model.preset=gpt2", "train.batch={global: 64, length: 1024}"});
+  const JobPlan slow = Plan(spec, PoolOfGpus({.inside = 1e9}), 20);
+  const JobPlan fast = Plan(spec, PoolOfGpus({}), 20);
+  ASSERT_FALSE(slow.layouts.empty());
+  ASSERT_FALSE(fast.layouts.empty());
+  EXPECT_EQ(fast.layouts[0].layout.ranks, 8u);
+  for (const JobPlan* plan : {&slow, &fast}) {
+    const PlannedLayout& best = plan->layouts[0];
+    for (const PlannedLayout& other : plan->layouts) {
+      // Features count at most 10 %.
+      const double doublings =
+          std::log2(static_cast<double>(other.layout.ranks) / static_cast<double>(best.layout.ranks));
+      EXPECT_LT(best.cost.seconds, 1.1 * other.cost.seconds * std::pow(1.1, doublings)) << LayoutName(other.layout);
+    }
+  }
 }
 
 TEST(PlanJob, OnOneGpuThatIsTooSmall_OffloadsTheOptimizer) {
