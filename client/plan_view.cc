@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -105,6 +106,18 @@ std::string RejectedText(const planner::JobPlan& plan, int columns) {
   return text;
 }
 
+// What the keys of the plan mean for a job that has some of them.
+std::string JobKeysText(const planner::LayoutKeys& keys, int columns) {
+  if (keys.replaced.empty() && keys.kept.empty()) return "";
+  std::string text;
+  if (!keys.replaced.empty()) {
+    absl::StrAppend(&text, "The job has ", absl::StrJoin(keys.replaced, ", "),
+                    ", which the keys below replace: remove them first, or let --write FILE write the whole job. ");
+  }
+  if (!keys.kept.empty()) absl::StrAppend(&text, "Kept: ", absl::StrJoin(keys.kept, ", "), ".");
+  return absl::StrCat("\n", Wrapped(absl::StripTrailingAsciiWhitespace(text), columns));
+}
+
 nlohmann::ordered_json LayoutObject(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools,
                                     const planner::PlannedLayout& planned) {
   const planner::Layout& layout = planned.layout;
@@ -116,7 +129,7 @@ nlohmann::ordered_json LayoutObject(const planner::JobPlan& plan, const std::vec
           {"tensor", layout.tensor},
           {"data_ranks", layout.data_ranks()},
           {"micro", layout.micro},
-          {"micro_batches", plan.work.global / (layout.micro * layout.data_ranks())},
+          {"micro_batches", planner::RoundsOf(layout, plan.work.global)},
           {"step_s", planned.cost.seconds},
           {"tokens_per_s", planned.tokens_per_s},
           {"compute_s", planned.cost.compute},
@@ -179,7 +192,7 @@ std::string PlanText(const planner::JobPlan& plan, const std::vector<planner::Po
     absl::StrAppend(&text, Wrapped("The search reached its limit; a faster layout may exist.", columns));
   }
   if (!plan.layouts.empty()) {
-    absl::StrAppend(&text, "\nKeys for the job file:\n",
+    absl::StrAppend(&text, JobKeysText(plan.job_keys, columns), "\nKeys for the job file:\n",
                     planner::KeysOfLayout(pools[plan.layouts[0].pool], plan.layouts[0].layout));
   }
   return text;
@@ -214,6 +227,8 @@ nlohmann::ordered_json PlanJson(const planner::JobPlan& plan, const std::vector<
                                   {"reason", plan.tree.reason},
                                   {"agrees", plan.tree_agrees}}},
                                 {"one_rank_bytes", plan.facts.whole_bytes},
+                                {"replaced_keys", plan.job_keys.replaced},
+                                {"kept_keys", plan.job_keys.kept},
                                 {"machines", machines},
                                 {"notes", notes}};
   if (plan.layouts.empty() && !plan.nearest.empty()) {

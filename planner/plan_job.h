@@ -67,6 +67,7 @@ struct JobPlan {
   TreeAnswer tree;
   bool tree_agrees = false;  // the first layout is one of the tree's alternatives
   ModelWork work;
+  LayoutKeys job_keys;            // of the job as it was given; set by the caller, for the output
   std::vector<NearMiss> nearest;  // if there are no layouts: the one that comes nearest to fitting
 };
 

@@ -53,6 +53,22 @@ TEST(MachinesOfHosts, GroupsEqualHosts_AndLeavesOutThoseWithoutRanks) {
   EXPECT_THAT(machines->notes, testing::Contains(HasSubstr("the links of the hosts are not known")));
 }
 
+TEST(MachinesOfHosts, LeavesOutHostsThatTheJobDoesNotAllow) {
+  v1::ListHostsResponse hosts;
+  for (const char* name : {"a", "b", "c"}) *hosts.add_hosts() = HostOf(name, "", 0, 2);
+  v1::JobSpec spec;
+  spec.mutable_resources()->add_exclude_hosts("b");
+  const auto without_b = MachinesOfHosts(hosts, spec);
+  ASSERT_TRUE(without_b.ok()) << without_b.status();
+  EXPECT_EQ(without_b->machines.groups(0).hosts(), 2u);
+  EXPECT_THAT(without_b->notes, testing::Contains("1 host left out: in resources.exclude_hosts of the job"));
+
+  spec.mutable_resources()->add_hosts("d");
+  EXPECT_THAT(std::string(MachinesOfHosts(hosts, spec).status().message()),
+              HasSubstr("no host of the coordinator can get ranks (3 hosts left out: not in resources.hosts of the "
+                        "job)"));
+}
+
 TEST(MachinesOfHosts, OfAJobOnCpus_IgnoresGpus) {
   v1::ListHostsResponse hosts;
   *hosts.add_hosts() = HostOf("a", "NVIDIA GeForce RTX 4090", 2, 4);
@@ -133,6 +149,16 @@ TEST(PlanText, BeginsWithTheRecommendation_AndEndsWithItsKeys) {
   EXPECT_THAT(text, HasSubstr("1000 layouts compared by time, the memory of 12 planned. Not chosen:\n"
                               "  900 are slower\n  95 need more\n"));
   EXPECT_THAT(text, HasSubstr("\nKeys for the job file:\ntrain:\n"));
+}
+
+TEST(PlanText, OfAJobWithALayout_NamesTheKeysThatItReplacesAndThoseThatStay) {
+  planner::JobPlan plan = SamplePlan();
+  plan.job_keys.replaced = {"train.batch.micro", "parallel.tensor"};
+  plan.job_keys.kept = {"parallel.overlap"};
+  EXPECT_THAT(
+      PlanText(plan, SamplePools(), 0),
+      HasSubstr("The job has train.batch.micro, parallel.tensor, which the keys below replace: remove them first, "
+                "or let --write FILE write the whole job. Kept: parallel.overlap.\n\nKeys for the job file:\n"));
 }
 
 TEST(PlanText, OfAClassifier_CountsSamples) {

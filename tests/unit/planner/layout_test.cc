@@ -88,6 +88,47 @@ TEST(ApplyLayout, ReplacesTheKeysOfALayoutOnly) {
   EXPECT_FALSE(spec.parallel().overlap()) << "a key that a layout does not decide";
 }
 
+// A job with a layout that its single rank could not have, and a micro-batch that is too large, is planned all the same.
+TEST(ResetLayout, OfAJobThatIsRefused_RemovesWhatAPlanDecides) {
+  const std::vector<std::string> overrides = {
+      "train.batch={global: 2048, micro: 2048, length: 8192}", "train.model.preset=llama3-70b",
+      "parallel={tensor: 5, pipeline: 3, overlap: false, offload: {optimizer: true}}"};
+  EXPECT_NE(Read(kJobOf7b, overrides).Errors(), "");
+  v1::JobSpec given;
+  Problems problems;
+  Positions positions;
+  const v1::JobSpec spec = ReadJobFile({.text = kJobOf7b,
+                                        .file_name = "job.yaml",
+                                        .working_directory = "/home/ada",
+                                        .overrides = overrides,
+                                        .before_checks =
+                                            [&given](v1::JobSpec* job, Positions* places) {
+                                              given = *job;
+                                              ResetLayout(job, places);
+                                            }},
+                                       &problems, &positions);
+  EXPECT_TRUE(problems.ok()) << problems.ToStatus();
+  EXPECT_EQ(spec.resources().ranks(), 1u);
+  EXPECT_EQ(spec.train().batch().micro(), 1u);
+  EXPECT_FALSE(spec.parallel().has_tensor());
+  EXPECT_FALSE(spec.parallel().overlap()) << "stays";
+  EXPECT_EQ(positions.count("parallel.tensor"), 0u);
+
+  const LayoutKeys keys = LayoutKeysOf(given);
+  EXPECT_THAT(keys.replaced,
+              testing::UnorderedElementsAre("train.batch.micro", "parallel.tensor", "parallel.pipeline"));
+  EXPECT_THAT(keys.kept, testing::UnorderedElementsAre("parallel.overlap", "parallel.offload"));
+}
+
+TEST(ResetLayout, OfACommand_ChangesNothing) {
+  v1::JobSpec spec;
+  spec.mutable_command();
+  Positions positions;
+  ResetLayout(&spec, &positions);
+  EXPECT_FALSE(spec.has_train());
+  EXPECT_FALSE(spec.has_resources());
+}
+
 TEST(KeysOfLayout, AreAPartOfAJobFile) {
   Layout layout;
   layout.ranks = 16;
