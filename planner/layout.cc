@@ -35,14 +35,25 @@ constexpr absl::string_view kDecidedKeys[] = {
     "parallel.reshard_after_forward",
 };
 
-// Sizes of micro-batches to compare: divisors of `share`, each about twice the one before.
-std::vector<uint64_t> MicroSizes(uint64_t share) {
+// Sizes of micro-batches to compare: divisors of `sequences` up to `most`, each about twice the one before.
+std::vector<uint64_t> MicroSizes(uint64_t sequences, uint64_t most) {
   std::vector<uint64_t> sizes;
-  for (const uint64_t divisor : DivisorsOf(share)) {
+  uint64_t largest = 0;
+  for (const uint64_t divisor : DivisorsOf(sequences)) {
+    if (divisor > most) break;
     if (sizes.empty() || divisor * 10 >= sizes.back() * 19) sizes.push_back(divisor);
+    largest = divisor;
   }
-  if (!sizes.empty() && sizes.back() != share) sizes.push_back(share);
+  if (!sizes.empty() && sizes.back() != largest) sizes.push_back(largest);
   return sizes;
+}
+
+// The largest number up to `most`, times `unit`, that divides the batch equally; 0 if there is none.
+uint64_t MostEqualRanks(uint64_t global, uint64_t most, uint64_t unit) {
+  for (uint64_t count = most; count > 0; --count) {
+    if (global % (count * unit) == 0) return count * unit;
+  }
+  return 0;
 }
 
 // The numbers of ranks to compare, largest first.
@@ -53,6 +64,11 @@ std::set<uint64_t, std::greater<>> RankCounts(const Pool& pool, const JobFacts& 
     // Layouts fill whole hosts, or divide one equally.
     const bool fills = count > 0 && (count % pool.ranks_per_host == 0 || pool.ranks_per_host % count == 0);
     if (fills) counts.insert(count);
+  }
+  // Whole hosts, and ranks of one host.
+  for (const uint64_t count : {MostEqualRanks(job.global, pool.hosts, pool.ranks_per_host),
+                               MostEqualRanks(job.global, pool.ranks_per_host, 1)}) {
+    if (count > 0) counts.insert(count);
   }
   return counts;
 }
@@ -99,13 +115,23 @@ std::vector<Layout> StrategiesFor(const Pool& pool, const Layout& shape) {
 }
 
 void AddVariants(const Pool& pool, const JobFacts& job, LayoutCell& cell) {
-  const uint64_t data_ranks = cell.shape.data_ranks();
-  if (job.global % data_ranks != 0) {
-    cell.refusal = "the global batch cannot be divided equally among the data ranks";
+  const uint64_t data_ranks = cell.shape.data_ranks(), ranks = cell.shape.ranks;
+  const bool is_equal = job.global % data_ranks == 0;
+  if (job.global < data_ranks) {
+    cell.refusal = absl::StrCat("the global batch has ", Plural(job.global, "sequence"),
+                                ", fewer than data ranks; with train.batch.global ", ranks, " or more, each of ", ranks,
+                                " ranks can have some");
     return;
   }
-  const uint64_t share = job.global / data_ranks;
-  const std::vector<uint64_t> sizes = MicroSizes(share);
+  // With unequal shares some ranks wait for others. That can be worth it only if no rank is left out.
+  if (!is_equal && ranks != pool.ranks()) {
+    cell.refusal = absl::StrCat("the global batch of ", Plural(job.global, "sequence"),
+                                " cannot be divided equally; with train.batch.global ",
+                                MultiplesAround(job.global, ranks), " it can among ", Plural(ranks, "rank"));
+    return;
+  }
+  const uint64_t share = (job.global + data_ranks - 1) / data_ranks;  // of the rank with the most
+  const std::vector<uint64_t> sizes = MicroSizes(is_equal ? share : job.global, share);
   for (const Layout& strategy : StrategiesFor(pool, cell.shape)) {
     for (const Saving& saving : SavingsFor(cell.shape)) {
       for (const uint64_t micro : sizes) {
@@ -113,11 +139,12 @@ void AddVariants(const Pool& pool, const JobFacts& job, LayoutCell& cell) {
         layout.recompute = saving.recompute;
         layout.sequence = saving.sequence;
         layout.micro = micro;
-        const uint64_t rounds = share / micro;
+        const uint64_t rounds = RoundsOf(layout, job.global);
         if (layout.reduce_every_micro_batch && rounds == 1) continue;  // would have no effect
         cell.variants.push_back(layout);
         // Two chunks for each rank, which the model must have blocks for and the schedule rounds of micro-batches.
-        if (layout.stages == 1 || rounds % layout.stages != 0 || 2 * layout.stages > job.layers) continue;
+        if (layout.stages == 1 || 2 * layout.stages > job.layers) continue;
+        if (!is_equal || rounds % layout.stages != 0) continue;
         layout.chunks_per_rank = 2;
         cell.variants.push_back(layout);
       }

@@ -64,15 +64,15 @@ struct JobFacts {
 };
 
 // A choice of ranks, stages and tensor ranks, and its variants in strategy, recompute, schedule and batch. All variants
-// process exactly `global` sequences in equal shares.
+// process exactly `global` sequences, in equal shares unless they use all ranks of the pool.
 struct LayoutCell {
   Layout shape;                  // the other members have their defaults
   std::vector<Layout> variants;  // empty if `refusal` is not
   std::string refusal;           // why the cell has none
 };
 
-// The cells for one pool: ranks are all of the pool, half of them, those of one host, one, and as many as the batch can
-// be divided among; tensor ranks divide those of a host; stages divide the rest and are at most kStagesMax.
+// The cells for one pool: ranks are all of the pool, half of them, those of one host, one, and the most (whole hosts, or
+// ranks of one host) that the batch can be divided among equally; tensor ranks divide those of a host; stages divide the rest and are at most kStagesMax.
 inline constexpr uint64_t kStagesMax = 64;
 std::vector<LayoutCell> EnumerateCells(const Pool& pool, const JobFacts& job);
 

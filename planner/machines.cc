@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/yaml_schema.h"
 
 namespace trainyard::planner {
@@ -173,12 +174,26 @@ bool HasWord(absl::string_view name, absl::string_view model) {
   return false;
 }
 
+// Whether an amount of memory would have no digits in GiB.
+bool IsSmall(uint64_t bytes) { return bytes < (uint64_t{1} << 30) / 10; }
+
 }  // namespace
 
 uint64_t Pool::usable_bytes() const {
   const uint64_t libraries = device == v1::DEVICE_CUDA ? kLibraryBytesOnGpu : kLibraryBytesOnCpu;
   const auto share = static_cast<uint64_t>(kUsableShare * static_cast<double>(memory_bytes));
   return share - std::min(share, libraries);
+}
+
+std::string MemoryText(uint64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  return IsSmall(bytes) ? absl::StrFormat("%.1f MiB", value / (1 << 20))
+                        : absl::StrFormat("%.1f GiB", value / (1 << 30));
+}
+
+std::string NeedText(uint64_t needed, uint64_t usable) {
+  if (IsSmall(needed) || IsSmall(usable)) return absl::StrCat(MemoryText(needed), " of ", MemoryText(usable));
+  return absl::StrFormat("%.1f of %s", static_cast<double>(needed) / (1 << 30), MemoryText(usable));
 }
 
 void CompleteGroup(const std::string& path, const Positions& positions, v1::MachineGroup* group, Problems* problems) {

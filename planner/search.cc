@@ -4,7 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "spec/job_layout.h"
 #include "spec/model_parallel_rules.h"
 #include "spec/parallel_rules.h"
 #include "spec/prepare.h"
@@ -14,7 +17,7 @@ namespace {
 
 constexpr char kDoesNotFit[] = "need more memory than their ranks have";
 constexpr char kSlowerVariant[] = "are slower variants of a listed layout";
-constexpr char kNotCompared[] = "are slower than the listed ones; their memory was not planned";
+constexpr char kNotCompared[] = "come after the listed ones; their memory was not planned";
 constexpr char kStopped[] = "were not checked, because the search had reached its limit";
 
 constexpr char kStarved[] = "have fewer micro-batches than stages, and others fit";
@@ -48,6 +51,12 @@ bool IsStarved(const Layout& layout, uint64_t global) {
   return layout.stages > 1 && RoundsOf(layout, global) < layout.stages;
 }
 
+// The first problem of a layout, without the advice, which is for a user who has chosen it.
+std::string RefusalText(absl::string_view problems) {
+  const absl::string_view first = problems.substr(0, problems.find('\n'));
+  return absl::StrCat("are refused by the rules of job files: ", first.substr(0, first.find("; choose")));
+}
+
 // The rules of job files for what a layout decides; PrepareJob checks the whole job of those that fit.
 std::string RuleProblem(const v1::JobSpec& resolved, const Layout& layout) {
   v1::JobSpec spec = resolved;
@@ -56,8 +65,7 @@ std::string RuleProblem(const v1::JobSpec& resolved, const Layout& layout) {
   CheckModelParallel(spec, layout.ranks, {}, &problems);
   CheckParallel(spec, layout.data_ranks(), {}, &problems);
   CheckBatch(spec, layout.data_ranks(), {}, &problems);
-  if (problems.ok()) return "";
-  return absl::StrCat("are refused by the rules of job files: ", problems.Errors()[0].Message());
+  return problems.ok() ? "" : RefusalText(problems.Errors()[0].Message());
 }
 
 // Whether a rank holds the sums of all its gradients although the strategy shards them (spec/memory_plan.cc).
@@ -135,7 +143,7 @@ void LayoutSearch::Collect(bool offload, JobPlan* plan) {
         continue;
       }
       Layout simplest = cell.shape;
-      simplest.micro = work_.global / cell.shape.data_ranks();
+      for (const Layout& variant : cell.variants) simplest.micro = std::max(simplest.micro, variant.micro);
       const std::string problem = RuleProblem(prepared.resolved, simplest);
       if (!problem.empty()) {
         Reject(problem, cell.variants.size());
@@ -182,16 +190,16 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
     return Reject(kDoesNotFit);
   }
   // All that `trainctl validate` checks, on the job as a user would write it.
-  const absl::Status valid =
-      PrepareJob(WithLayout(prepared.given, *prepared.pool, layout), {.job_id = "<id>", .default_run_root = "/runs"})
-          .status();
-  if (!valid.ok()) return Reject(absl::StrCat("are refused by the rules of job files: ", valid.message()));
+  const absl::StatusOr<PreparedJob> job =
+      PrepareJob(WithLayout(prepared.given, *prepared.pool, layout), {.job_id = "<id>", .default_run_root = "/runs"});
+  if (!job.ok()) return Reject(RefusalText(job.status().message()));
   accepted_[kind] = true;
   plan->layouts.push_back({.layout = layout,
                            .pool = prepared.index,
                            .cost = CostOfStep(work_, *prepared.pool, layout),
                            .memory = memory,
                            .needed_bytes = NeededBytes(*prepared.pool, memory),
+                           .bubble = PlanPipeline(job->spec).bubble,
                            .tokens_per_s = work_.rows_per_step() / candidate.seconds,
                            .reason = ""});
 }

@@ -63,10 +63,29 @@ TEST(EnumerateCells, OfABatchThatCannotBeDivided_SaysWhy) {
     if (cell.shape.data_ranks() == 8) {
       refused = true;
       EXPECT_TRUE(cell.variants.empty());
-      EXPECT_EQ(cell.refusal, "the global batch cannot be divided equally among the data ranks");
+      EXPECT_EQ(cell.refusal,
+                "the global batch has 4 sequences, fewer than data ranks; with train.batch.global 8 or more, each of 8 "
+                "ranks can have some");
     }
   }
   EXPECT_TRUE(refused);
+}
+
+// 64 sequences on 3 hosts of 8 ranks: all 24 ranks with unequal shares, or 16 ranks with 4 sequences each.
+TEST(EnumerateCells, OfABatchThatAllRanksCannotShareEqually_HasUnequalSharesAndFewerRanks) {
+  std::set<uint64_t> ranks;
+  uint64_t unequal = 0;
+  for (const Layout& layout : AllVariants(PoolOfGpus({.hosts = 3}), {.global = 64, .layers = 8})) {
+    ranks.insert(layout.ranks);
+    EXPECT_EQ(64 % layout.micro, 0u) << LayoutName(layout);
+    if (RoundsOf(layout, 64) * layout.micro * layout.data_ranks() == 64) continue;
+    ++unequal;
+    EXPECT_EQ(layout.ranks, 24u) << LayoutName(layout);
+    EXPECT_EQ(layout.chunks_per_rank, 1u) << "an interleaved pipeline needs equal numbers of micro-batches";
+  }
+  EXPECT_GT(unequal, 0u);
+  EXPECT_EQ(ranks, (std::set<uint64_t>{24, 16, 8, 1}));
+  EXPECT_EQ(BatchName({.ranks = 7, .micro = 2}, 64), "2 x 5") << "32 micro-batches on 7 ranks";
 }
 
 TEST(ApplyLayout, ReplacesTheKeysOfALayoutOnly) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "spec/job_layout.h"
 #include "tests/unit/planner/samples.h"
 
 namespace trainyard::planner {
@@ -61,6 +62,7 @@ TEST(PlanJob, EveryLayout_IsAValidJobThatFits) {
   const Case cases[] = {
       {ReadGoodJob(kJobOf7b), PoolOfGpus({})},
       {ReadGoodJob(kJobOf7b), PoolOfGpus({.hosts = 4, .between = 10e9})},
+      {ReadGoodJob(kJobOf7b), PoolOfGpus({.ranks_per_host = 7})},
       {ReadGoodJob(kJobOf7b, {"train.model.preset=gpt2", "train.batch.length=1024"}), PoolOfGpus({.hosts = 3})},
       {ReadGoodJob(kJobOf7b, {"train.lora={rank: 8}"}), PoolOfGpus({.hosts = 2})},
       {JobOf70b(), PoolOfGpus({.hosts = 32})},
@@ -74,6 +76,7 @@ TEST(PlanJob, EveryLayout_IsAValidJobThatFits) {
           PrepareJob(WithLayout(each.spec, each.pool, planned.layout), {.job_id = "id", .default_run_root = "/runs"});
       ASSERT_TRUE(prepared.ok()) << name << ": " << prepared.status();
       EXPECT_EQ(PlanMemory(prepared->spec), planned.memory) << name;
+      EXPECT_EQ(PlanPipeline(prepared->spec).bubble, planned.bubble) << name;
       EXPECT_LE(planned.needed_bytes, each.pool.usable_bytes()) << name;
       EXPECT_LE(planned.layout.tensor, each.pool.ranks_per_host) << name;
       EXPECT_FALSE(planned.reason.empty());
@@ -119,6 +122,17 @@ TEST(PlanJob, For1024Gpus_PlansTheMemoryOfFewLayouts) {
   EXPECT_EQ(kinds.size(), 5u) << "layouts differ in more than the size of micro-batches";
 }
 
+// 64 sequences on 7 GPUs: unequal shares are better than a single pipeline, or than 4 GPUs.
+TEST(PlanJob, OfABatchThatAllRanksCannotShareEqually_SaysForHowLongRanksAreIdle) {
+  const JobPlan plan = Plan(ReadGoodJob(kJobOf7b), PoolOfGpus({.ranks_per_host = 7}), 20);
+  const auto unequal = std::find_if(plan.layouts.begin(), plan.layouts.end(),
+                                    [](const PlannedLayout& planned) { return planned.layout.data_ranks() == 7; });
+  ASSERT_NE(unequal, plan.layouts.end()) << Reasons(plan);
+  EXPECT_THAT(unequal->reason,
+              HasSubstr("the batch cannot be divided equally, so that the 7 data ranks are idle for "));
+  EXPECT_THAT(unequal->reason, HasSubstr("; train.batch.global 63 or 70 can be"));
+}
+
 TEST(PlanJob, WithFewSequences_ListsNoPipelineWithFewerMicroBatchesThanStages) {
   const JobPlan plan = Plan(ReadGoodJob(kJobOf7b, {"train.batch.global=4"}), PoolOfGpus({.inside = 10e9}), 100);
   ASSERT_FALSE(plan.layouts.empty());
@@ -152,6 +166,7 @@ TEST(PlanJob, OnOneGpuThatIsTooSmall_OffloadsTheOptimizer) {
   ASSERT_FALSE(plan.layouts.empty());
   EXPECT_TRUE(plan.layouts[0].layout.offload);
   EXPECT_THAT(plan.layouts[0].reason, HasSubstr("offload keeps the optimizer state in host memory"));
+  EXPECT_THAT(plan.layouts[0].reason, HasSubstr(" on each host, whose memory is assumed to be unlimited), because "));
   EXPECT_GT(plan.layouts[0].memory.host, 0u);
 }
 
@@ -193,13 +208,15 @@ TEST(PlanJob, IfNothingFits_NamesWhatComesNearest) {
   ASSERT_EQ(plan.nearest.size(), 1u);
   EXPECT_GT(plan.nearest[0].needed_bytes, 75'000'000'000u);
   EXPECT_THAT(Reasons(plan), HasSubstr("need more memory than their ranks have"));
+  ASSERT_GT(plan.enough_ranks, 1u);
+  EXPECT_FALSE(Plan(JobOf70b(), PoolOfGpus({.hosts = plan.enough_ranks, .ranks_per_host = 1})).layouts.empty());
 }
 
 TEST(PlanJob, OfHeadsThatCannotBeDivided_GivesTheReasonOfTheRules) {
   const JobPlan plan =
       Plan(ReadGoodJob(kJobOf7b, {"train.model.preset=gpt2", "train.batch.length=1024"}), PoolOfGpus({}));
   EXPECT_THAT(Reasons(plan), HasSubstr("are refused by the rules of job files: parallel.tensor: is 8, which does not "
-                                       "divide the model's 12 attention heads"));
+                                       "divide the model's 12 attention heads\n"));
 }
 
 TEST(PlanJob, ReplacesTheLayoutOfTheJob_AndKeepsItsOtherKeys) {
