@@ -145,7 +145,7 @@ std::string RejectedText(const planner::JobPlan& plan, int columns) {
   return text;
 }
 
-// Whether the cost model has come to the same result as the decision tree. Both are advice, so a difference is no error.
+// Whether the cost model has come to the same result as the decision tree. A difference is no error.
 std::string TreeVerdict(const planner::JobPlan& plan) {
   if (plan.layouts.empty()) return "";
   if (plan.tree_agrees) return "; the layout above agrees";

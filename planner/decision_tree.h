@@ -44,8 +44,8 @@ TreeAnswer Decide(const TreeFacts& facts);
 // "ZeRO, or pipeline + tensor + DDP".
 std::string AlternativesText(const TreeAnswer& answer);
 
-// Whether the layout is one of the alternatives, or a part of a combination. DDP may copy every divided model; the other
-// stages of ZeRO are not ZeRO-1.
+// Whether the layout is one of the alternatives, or a part of a combination. DDP may copy every divided model; the
+// other stages of ZeRO are not ZeRO-1.
 bool Agrees(const TreeAnswer& answer, const Layout& layout);
 
 }  // namespace trainyard::planner

@@ -36,9 +36,8 @@ void ApplyLayout(const Layout& layout, v1::JobSpec* spec);
 // Clears the keys that ApplyLayout decides, so that what the job has there is no problem of the plan.
 void ClearLayout(v1::JobSpec* spec);
 
-// Makes a job that trains one of a single rank with micro-batches of one sequence, before it is checked: the keys that a
-// plan decides are replaced, so that problems of their values are none of the plan. Also removes their `positions`. Other
-// jobs stay as they are.
+// Turns a job that trains into one of a single rank with micro-batches of one sequence, before it is checked: values of
+// the keys that a plan decides are no problem of the plan. Also removes their `positions`. Other jobs stay as they are.
 void ResetLayout(v1::JobSpec* spec, Positions* positions);
 
 // Keys of a job by their dotted names.
@@ -72,7 +71,8 @@ struct LayoutCell {
 };
 
 // The cells for one pool: ranks are all of the pool, half of them, those of one host, one, and the most (whole hosts, or
-// ranks of one host) that the batch can be divided among equally; tensor ranks divide those of a host; stages divide the rest and are at most kStagesMax.
+// ranks of one host) that the batch can be divided among equally; tensor ranks divide those of a host; stages divide
+// the rest and are at most kStagesMax.
 inline constexpr uint64_t kStagesMax = 64;
 std::vector<LayoutCell> EnumerateCells(const Pool& pool, const JobFacts& job);
 

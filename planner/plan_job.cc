@@ -122,12 +122,13 @@ std::string ReasonOf(const PlannedLayout& planned, const Pool& pool, const TreeF
     if (!more.empty()) parts.push_back(std::move(more));
   }
   parts.push_back(absl::StrFormat("communication takes %.1f %% of a step", 100 * planned.cost.communication_share()));
-  if (layout.stages > 1)
+  if (layout.stages > 1) {
     parts.push_back(absl::StrFormat("the bubble of the schedule is %.1f %%", 100 * planned.bubble));
+  }
   return absl::StrJoin(parts, "; ");
 }
 
-// The least number of ranks with which fsdp with recompute fits, on more hosts of the pool; 0 if none is enough.
+// The first of twice, four times, ... the ranks of the pool with which fsdp with recompute fits; 0 if none is enough.
 uint64_t EnoughRanks(const PreparedPool& prepared, const ModelWork& work) {
   constexpr uint64_t kRanksMax = 65536;  // as resources.ranks
   Layout layout;

@@ -102,8 +102,8 @@ def test_keys_that_the_plan_replaces_are_no_problem_of_the_job(tmp_path):
     assert plan["layouts"]
     assert plan["replaced_keys"] == ["parallel.tensor", "parallel.pipeline"]
     assert plan["kept_keys"] == ["parallel.overlap"]
-    assert plan["notes"] == ["resources.hosts and resources.exclude_hosts of the job stay as they are; the plan did not "
-                             "consider them"]
+    assert plan["notes"] == ["resources.hosts and resources.exclude_hosts of the job stay as they are; the plan did "
+                             "not consider them"]
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_plan(tmp_path):

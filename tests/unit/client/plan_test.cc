@@ -272,6 +272,13 @@ TEST(EstimateText, OfThePaper_ShowsTheSavingsAsRanksGrow) {
   EXPECT_THAT(text, HasSubstr("N, very many  4 x     8 x     N x\n"));
 }
 
+TEST(EstimateText, OfASmallModel_IsInMB_AndNamesItsRanksOnce) {
+  const std::string text = EstimateText({.parameters = 7e6, .ranks = 4, .convention = planner::Convention::kDocuments});
+  EXPECT_THAT(text, HasSubstr("parameters      14 MB    14 MB   14 MB    3.5 MB\n"));
+  EXPECT_THAT(text, HasSubstr("\n4 (these)"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("\n4  ")));
+}
+
 TEST(EstimateJson, HasBytesAndSavings) {
   const nlohmann::ordered_json json =
       EstimateJson({.parameters = 7e9, .ranks = 4, .convention = planner::Convention::kDocuments});

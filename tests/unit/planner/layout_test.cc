@@ -107,7 +107,7 @@ TEST(ApplyLayout, ReplacesTheKeysOfALayoutOnly) {
   EXPECT_FALSE(spec.parallel().overlap()) << "a key that a layout does not decide";
 }
 
-// A job with a layout that its single rank could not have, and a micro-batch that is too large, is planned all the same.
+// The layout does not suit the ranks of the job, and its micro-batch is too large; a plan replaces both.
 TEST(ResetLayout, OfAJobThatIsRefused_RemovesWhatAPlanDecides) {
   const std::vector<std::string> overrides = {
       "train.batch={global: 2048, micro: 2048, length: 8192}", "train.model.preset=llama3-70b",
