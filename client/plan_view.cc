@@ -127,10 +127,11 @@ uint64_t CountConsidered(const planner::JobPlan& plan) {
 std::string RejectedText(const planner::JobPlan& plan, int columns) {
   const uint64_t all = CountConsidered(plan);
   uint64_t left = all - plan.layouts.size();
-  std::string text = Wrapped(
-      absl::StrCat(Plural(all, "layout"), " considered (the time of ", plan.candidates, " predicted, the memory of ",
-                   plan.memory_plans, " planned): ", plan.layouts.size(), " listed, ", left, " not chosen. Of these"),
-      columns);
+  std::string text =
+      Wrapped(absl::StrCat(Plural(all, "layout"), " considered (the time of ", plan.candidates,
+                           " predicted, the memory of ", plan.memory_plans, " planned): ", plan.layouts.size(),
+                           " listed, ", left, " not chosen", left == 0 ? "" : ". Of these"),
+              columns);
   const size_t shown = std::min(plan.rejected.size(), kRejectionsShown);
   for (size_t i = 0; i < shown; ++i) {
     const planner::Rejection& rejection = plan.rejected[i];

