@@ -184,9 +184,8 @@ void AddPlan(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddJson(*verb, &options->json, "Print the plan as one JSON object");
   verb->footer(
       "Compares layouts by the time of a step that a cost model predicts, keeps those that `trainctl validate`\n"
-      "accepts and whose memory fits, and prints the best first, with the reason, and why others were not chosen. "
-      "Each\n"
-      "feature of a layout counts as 1 % of its time, and twice the ranks must save a tenth of it.\n"
+      "accepts and whose memory fits, and prints the best first, with the reason, and why others were not chosen.\n"
+      "Each feature of a layout counts as 1 % of its time, and twice the ranks must save a tenth of it.\n"
       "The plan replaces resources.ranks, resources.device, train.batch.micro and the keys of `parallel` that divide\n"
       "the job; its other keys stay. Nothing is stored: after a change of the machines, run it again.\n\n"
       "For static workloads only: every step is assumed to take the same time on the same ranks. The times rank\n"

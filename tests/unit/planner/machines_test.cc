@@ -108,6 +108,13 @@ TEST(ReadMachines, OfAnUnknownModel_ReportsOnlyThat) {
               HasSubstr("groups[0].memory_bytes: is required without `model`"));
 }
 
+TEST(ReadMachines, OfSeveralUnknownKeys_ListsTheValidKeysOnce) {
+  const std::string errors =
+      ReadText("groups:\n- {name: a, ranks_per_host: 8, device: gpu, model: h100, colour: 1, shape: 2}\n").errors;
+  EXPECT_THAT(errors, HasSubstr("unknown key 'colour'. Valid here: name, hosts, "));
+  EXPECT_THAT(errors, HasSubstr("unknown key 'shape'.\n"));
+}
+
 TEST(ReadMachines, OfAnA100With40Gigabytes_TakesItsMemory) {
   const ReadResult read =
       ReadText("groups:\n- {name: a, ranks_per_host: 8, device: gpu, model: a100, memory_bytes: 40e9}\n");
