@@ -19,8 +19,10 @@ using planner::StateBytes;
 constexpr const char* kStageNames[] = {"No ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3"};
 constexpr uint64_t kGrowingRanks[] = {4, 8, 64, 1024};
 
-// "3.5 GB", "14 GB"; smaller amounts have the four digits that differ.
-std::string GigabyteText(double bytes) { return absl::StrFormat("%.4g GB", bytes / 1e9); }
+// "3.5 GB", "13.67 MB": four digits, so that stages differ.
+std::string GigabyteText(double bytes) {
+  return bytes < 1e9 ? absl::StrFormat("%.4g MB", bytes / 1e6) : absl::StrFormat("%.4g GB", bytes / 1e9);
+}
 
 std::string SavingText(double saving) {
   if (std::isinf(saving)) return "N x";
@@ -55,7 +57,9 @@ std::string SavingsTable(const EstimateRequest& request) {
     for (size_t stage = 1; stage < savings.size(); ++stage) row.push_back(SavingText(savings[stage]));
   };
   add(absl::StrCat(request.ranks, " (these)"), request.ranks);
-  for (const uint64_t ranks : kGrowingRanks) add(absl::StrCat(ranks), ranks);
+  for (const uint64_t ranks : kGrowingRanks) {
+    if (ranks != request.ranks) add(absl::StrCat(ranks), ranks);
+  }
   add("N, very many", 0);
   return Table(rows);
 }

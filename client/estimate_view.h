@@ -17,7 +17,7 @@ struct EstimateRequest {
   planner::Convention convention = planner::Convention::kTrainyard;
 };
 
-// The table in GB of 1e9 bytes, how many times less each stage needs on growing numbers of ranks, and what 16 bits
+// The table in GB of 1e9 bytes (small amounts in MB of 1e6), how many times less each stage needs on growing numbers of ranks, and what 16 bits
 // halve.
 std::string EstimateText(const EstimateRequest& request);
 

@@ -37,7 +37,8 @@ JobFile JobFileOf(const JobInput& input, absl::string_view text) {
           .read_config = ReadConfigText,
           .read_adapter_config = ReadAdapterConfigText,
           .read_chat_template = ReadChatTemplateText,
-          .overrides = input.overrides};
+          .overrides = input.overrides,
+          .before_checks = input.before_checks};
 }
 
 absl::StatusOr<std::string> ReadNamedFile(const std::string& path) {

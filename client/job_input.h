@@ -2,6 +2,7 @@
 // The file is a job file, or a configuration file of another program (foreign/import.h), which is translated.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace trainyard::client {
 struct JobInput {
   std::string file;                    // "-": standard input
   std::vector<std::string> overrides;  // key=value
+  // See JobFile (spec/job_file.h).
+  std::function<void(v1::JobSpec* spec, Positions* positions)> before_checks = nullptr;
 };
 
 struct LoadedJob {

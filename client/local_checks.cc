@@ -16,6 +16,7 @@
 #include "checkpoint/adapter_files.h"
 #include "client/text.h"
 #include "common/files.h"
+#include "common/plural.h"
 #include "models/adapter_config.h"
 #include "spec/data_rules.h"
 #include "spec/job_layout.h"
@@ -178,19 +179,23 @@ void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Position
   v1::JobSpec resolved = spec;
   resolved.mutable_resources()->set_ranks(static_cast<uint32_t>(ranks));
   *resolved.mutable_train()->mutable_precision() = ResolvedPrecision(spec.train().precision());
+  // On GPUs, only offloaded state is in the memory of the machine. Theirs is not known here.
+  const bool is_cuda = spec.resources().device() == v1::DEVICE_CUDA;
   // Counts only what exists all the time; for what exists only during a step, the plan may be higher than the need.
   double bytes = 0;
   for (const MemoryPlan& plan : PlanMemoryOfStages(resolved)) {
-    bytes += static_cast<double>(LayoutOf(resolved).stage_ranks()) *
-             static_cast<double>(plan.parameters + plan.gradients + plan.optimizer + plan.host);
+    const uint64_t on_device = is_cuda ? 0 : plan.parameters + plan.gradients + plan.optimizer;
+    bytes += static_cast<double>(LayoutOf(resolved).stage_ranks()) * static_cast<double>(on_device + plan.host);
   }
   if (bytes <= static_cast<double>(machine_bytes)) return;
+  const char* const what = is_cuda ? "the offloaded state of " : "with gradients and optimizer state ";
   problems->AddError(
       positions, "train.model",
-      absl::StrCat("has ", CountParameters(spec.train().model()), " parameters; with gradients and optimizer state ",
-                   ranks, ranks == 1 ? " rank needs " : " ranks need ",
+      absl::StrCat("has ", CountParameters(spec.train().model()), " parameters; ", what, Plural(ranks, "rank"),
+                   is_cuda || ranks == 1 ? " needs " : " need ",
                    BytesText(static_cast<uint64_t>(std::min(bytes, 1e18))), ", but this machine has ",
-                   BytesText(machine_bytes)));
+                   BytesText(machine_bytes),
+                   spec.resources().has_device() ? "" : "; if the ranks use GPUs, set resources.device: cuda"));
 }
 
 uint64_t MachineMemoryBytes() {

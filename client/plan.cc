@@ -1,6 +1,10 @@
 // trainctl plan: chooses how to divide a job among machines.
+#include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
@@ -24,11 +29,15 @@
 namespace trainyard::client {
 namespace {
 
+constexpr char kHostsKept[] =
+    "resources.hosts and resources.exclude_hosts of the job stay as they are; the plan did not consider them";
+
 struct PlanVerbOptions {
   JobOptions job;
   std::string machines;  // empty: those of the coordinator, or this machine
   uint64_t top = 5;
-  std::string write;  // empty: none
+  bool writes = false;  // --write was given
+  std::string write;
   bool force = false;
   bool json = false;
 };
@@ -53,29 +62,68 @@ absl::StatusOr<MadePlan> MakePlan(const Globals& globals, const PlanVerbOptions&
   if (options.job.file == "-" && options.machines == "-") {
     return absl::InvalidArgumentError("the job and --machines are both -; only one of them can be standard input");
   }
-  const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
+  v1::JobSpec given;  // with the keys that the plan replaces
+  JobInput input{.file = options.job.file, .overrides = options.job.overrides};
+  input.before_checks = [&given](v1::JobSpec* spec, Positions* positions) {
+    given = *spec;
+    planner::ResetLayout(spec, positions);
+  };
   ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/false));
   RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
   if (!loaded.spec.has_train()) {
     return absl::InvalidArgumentError(
         absl::StrCat(input.file, " is a probe or a command, whose ranks divide nothing that a plan knows"));
   }
-  ASSIGN_OR_RETURN(PlanMachines machines, FindMachines(globals, options, loaded.spec));
+  ASSIGN_OR_RETURN(PlanMachines machines, FindMachines(globals, options, given));
   MadePlan made;
   made.spec = std::move(loaded.spec);
   made.notes = std::move(loaded.notes);
   made.notes.insert(made.notes.end(), machines.notes.begin(), machines.notes.end());
+  const bool uses_coordinator = options.machines.empty() && !globals.coordinator.empty();
+  const bool names_hosts = given.resources().hosts_size() + given.resources().exclude_hosts_size() > 0;
+  if (names_hosts && !uses_coordinator) made.notes.emplace_back(kHostsKept);
   made.pools = planner::PoolsOf(machines.machines);
   ASSIGN_OR_RETURN(made.plan, planner::PlanJob(made.spec, made.pools, {.top = options.top}));
+  made.plan.job_keys = planner::LayoutKeysOf(given);
   return made;
+}
+
+// Whether the file of --write can be written, which is known before the plan is made.
+absl::Status CheckWrite(const PlanVerbOptions& options) {
+  if (!options.writes) {
+    return options.force ? absl::InvalidArgumentError("--force replaces the file of --write, which is not given")
+                         : absl::OkStatus();
+  }
+  const std::string& path = options.write;
+  if (path.empty()) return absl::InvalidArgumentError("--write is empty; expected the name of a file");
+  if (path == "-") {
+    return absl::InvalidArgumentError(
+        "--write is -, but standard output has the plan; give the name of a file, or take `keys` from --json");
+  }
+  struct stat st;
+  if (stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a folder; give --write the name of a file"));
+  }
+  if (!options.force && lstat(path.c_str(), &st) == 0) {
+    return absl::AlreadyExistsError(absl::StrCat(path, " exists already; give another name, or --force to replace it"));
+  }
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  int error = 0;
+  if (stat(folder.c_str(), &st) != 0) {
+    error = errno;
+  } else if (!S_ISDIR(st.st_mode)) {
+    error = ENOTDIR;
+  } else if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    error = errno;
+  }
+  if (error == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--write ", path, ": no file can be made in ", folder, ": ", strerror(error)));
 }
 
 // Writes the job with the keys of the first layout.
 absl::Status WritePlannedJob(const PlanVerbOptions& options, const MadePlan& made) {
-  if (struct stat st; !options.force && lstat(options.write.c_str(), &st) == 0) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(options.write, " exists already; give another name, or --force to replace it"));
-  }
   const planner::PlannedLayout& best = made.plan.layouts[0];
   v1::JobSpec spec = planner::WithLayout(made.spec, made.pools[best.pool], best.layout);
   // What was read from files that the job names is read again.
@@ -84,10 +132,17 @@ absl::Status WritePlannedJob(const PlanVerbOptions& options, const MadePlan& mad
   if (train.lora().has_path()) train.mutable_lora()->clear_config();
   const std::string text = absl::StrCat("# Written by `trainctl plan ", options.job.file, "`. ",
                                         planner::LayoutName(best.layout), ".\n", WriteYaml(spec));
-  return WriteFileAtomically(options.write, text, 0644);
+  const absl::Status written = WriteFileAtomically(options.write, text, 0644);
+  if (written.ok()) return written;
+  // The name of the temporary file would only confuse.
+  const std::string temporary = absl::StrCat(options.write, ".tmp-", getpid());
+  return absl::Status(written.code(),
+                      absl::StrCat("the planned job was not written: ",
+                                   absl::StrReplaceAll(written.message(), {{temporary, options.write}})));
 }
 
 int Plan(const Globals& globals, const PlanVerbOptions& options) {
+  if (const absl::Status status = CheckWrite(options); !status.ok()) return ReportStatus(status, options.json);
   const absl::StatusOr<MadePlan> made = MakePlan(globals, options);
   if (!made.ok()) return ReportStatus(made.status(), options.json);
   if (options.json) {
@@ -98,8 +153,12 @@ int Plan(const Globals& globals, const PlanVerbOptions& options) {
     Print(PlanText(made->plan, made->pools, OutputColumns()));
   }
   // With --json, the object that was printed says the same, so no second object is printed.
-  if (made->plan.layouts.empty()) return Fail(absl::InvalidArgumentError(NothingFits(made->plan, made->pools)));
-  if (!options.write.empty()) {
+  if (made->plan.layouts.empty()) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat(NothingFits(made->plan, made->pools),
+                     options.writes ? absl::StrCat(" (", options.write, " was not written)") : "")));
+  }
+  if (options.writes) {
     if (const absl::Status written = WritePlannedJob(options, *made); !written.ok()) return Fail(written);
   }
   return ReportStatus(OutputStatus(), false);
@@ -115,26 +174,32 @@ void AddPlan(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("--machines", options->machines,
                    "File that describes the machines; without it, the hosts of the coordinator or this machine")
       ->type_name("FILE");
-  verb->add_option("--top", options->top, "Layouts to print, the fastest first")
+  verb->add_option("--top", options->top, "Layouts to print, the recommended one first")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  verb->add_option("--write", options->write, "Write the job with the keys of the first layout to this file")
-      ->type_name("FILE");
+  CLI::Option* write =
+      verb->add_option("--write", options->write, "Write the job with the keys of the first layout to this file")
+          ->type_name("FILE");
   verb->add_flag("--force", options->force, "Replace the file of --write if it exists");
   AddJson(*verb, &options->json, "Print the plan as one JSON object");
   verb->footer(
       "Compares layouts by the time of a step that a cost model predicts, keeps those that `trainctl validate`\n"
-      "accepts and whose memory fits, and prints the fastest first, with the reason, and why others were not chosen.\n"
+      "accepts and whose memory fits, and prints the best first, with the reason, and why others were not chosen.\n"
+      "Each feature of a layout counts as 1 % of its time, and twice the ranks must save a tenth of it.\n"
       "The plan replaces resources.ranks, resources.device, train.batch.micro and the keys of `parallel` that divide\n"
       "the job; its other keys stay. Nothing is stored: after a change of the machines, run it again.\n\n"
       "For static workloads only: every step is assumed to take the same time on the same ranks. The times rank\n"
-      "layouts; measure the first of them. docs/planner.md describes machines files and the cost model.\n"
-      "Exit code 2: the job or the machines file is invalid, or no layout fits.\n\n"
+      "layouts; measure the first of them. docs/planner.md describes machines files, the cost model and --json.\n"
+      "Exit code 1: a failure of this program or machine, 2: the job, the machines file or --write is invalid, or no\n"
+      "layout fits, 3: the coordinator cannot be reached.\n\n"
       "Examples:\n"
       "  trainctl plan job.yaml --machines machines.yaml\n"
       "  trainctl --coordinator 127.0.0.1:7070 plan job.yaml --top 3\n"
       "  trainctl plan job.yaml --machines machines.yaml --set train.precision=bf16 --write planned.yaml");
-  verb->callback([&globals, options, chosen] { *chosen = [&globals, options] { return Plan(globals, *options); }; });
+  verb->callback([&globals, options, write, chosen] {
+    options->writes = write->count() > 0;
+    *chosen = [&globals, options] { return Plan(globals, *options); };
+  });
 }
 
 }  // namespace trainyard::client

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/text.h"
 #include "common/files.h"
 #include "common/plural.h"
@@ -18,8 +19,14 @@ constexpr char kLinksAssumed[] =
     "the links of the hosts are not known: assumed fast between the GPUs of a host and slow elsewhere; --machines FILE "
     "gives them";
 
-// Why no rank can be placed on a host; empty if one can.
-std::string WhyNotPlanned(const v1::HostStatus& host) {
+// Why no rank of the job can be placed on a host; empty if one can.
+std::string WhyNotPlanned(const v1::HostStatus& host, const v1::Resources& resources) {
+  const auto names = [&host](const auto& hosts) {
+    return std::find(hosts.begin(), hosts.end(), host.name()) != hosts.end();
+  };
+  if (resources.hosts_size() > 0 && !names(resources.hosts())) return "not in resources.hosts of the job";
+  if (names(resources.exclude_hosts())) return "in resources.exclude_hosts of the job";
+  if (host.slots() == 0) return "without slots";
   if (!host.attached() || !host.reachable()) return "not reachable";
   if (host.cordoned()) return "cordoned";
   if (host.draining()) return "leaving";
@@ -95,7 +102,7 @@ absl::StatusOr<PlanMachines> MachinesOfHosts(const v1::ListHostsResponse& hosts,
   std::map<std::string, v1::MachineGroup> groups;  // by what their hosts have
   std::map<std::string, uint64_t> left_out;        // by reason
   for (const v1::HostStatus& host : hosts.hosts()) {
-    std::string why = host.slots() == 0 ? "without slots" : WhyNotPlanned(host);
+    std::string why = WhyNotPlanned(host, spec.resources());
     if (!why.empty()) {
       ++left_out[why];
       continue;
@@ -114,7 +121,9 @@ absl::StatusOr<PlanMachines> MachinesOfHosts(const v1::ListHostsResponse& hosts,
     out.notes.push_back(absl::StrCat(Plural(count, "host"), " left out: ", why));
   if (groups.empty()) {
     return absl::InvalidArgumentError(
-        "no host of the coordinator can get ranks; `trainctl cluster` shows why, and --machines FILE describes others");
+        absl::StrCat("no host of the coordinator can get ranks",
+                     out.notes.empty() ? "" : absl::StrCat(" (", absl::StrJoin(out.notes, "; "), ")"),
+                     "; `trainctl cluster` shows why, and --machines FILE describes others"));
   }
   out.notes.push_back(kLinksAssumed);
   return CompletedMachines(std::move(out));

@@ -22,7 +22,8 @@ struct PlanMachines {
 absl::StatusOr<PlanMachines> MachinesOfFile(const std::string& path);
 
 // The hosts of a coordinator that can get ranks, in groups of equal ones. Their links are not known and have the
-// defaults of machines files. If the job uses CPUs, GPUs of the hosts are ignored. Pure.
+// defaults of machines files. If the job uses CPUs, GPUs of the hosts are ignored. Hosts that resources.hosts and
+// exclude_hosts of the job do not allow are left out. Pure.
 // Possible errors: InvalidArgument: there is no such host, or the speed of their GPUs is not known.
 absl::StatusOr<PlanMachines> MachinesOfHosts(const v1::ListHostsResponse& hosts, const v1::JobSpec& spec);
 

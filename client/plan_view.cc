@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "client/text.h"
 #include "common/plural.h"
 #include "planner/decision_tree.h"
 #include "planner/dimensions.h"
+#include "spec/memory_plan.h"
 
 namespace trainyard::client {
 namespace {
@@ -31,18 +34,30 @@ std::string Wrapped(absl::string_view text, int columns, absl::string_view inden
 std::string ShareText(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 
 std::string StepText(double seconds) {
+  if (seconds >= 100) return DurationText(absl::Seconds(seconds));
   return seconds < 1 ? absl::StrFormat("%.3g ms", 1e3 * seconds) : absl::StrFormat("%.3g s", seconds);
 }
+
+// As machines files and data sheets give it.
+std::string GigabytesText(uint64_t bytes) { return absl::StrFormat("%.4g GB", static_cast<double>(bytes) / 1e9); }
 
 std::string RateText(double bytes_per_s) { return absl::StrFormat("%.4g GB/s", bytes_per_s / 1e9); }
 
 std::string RanksOf(const planner::Layout& layout) { return Plural(layout.ranks, "rank"); }
 
+// " (16 of the 24 ranks of pod stay unused)".
+std::string UnusedText(const planner::Layout& layout, const planner::Pool& pool) {
+  const uint64_t all = pool.ranks();
+  if (layout.ranks >= all) return "";
+  return absl::StrCat(" (", all - layout.ranks, " of the ", all, " ranks of ", pool.name, " stay unused)");
+}
+
 std::string PoolText(const planner::Pool& pool) {
   const bool is_gpu = pool.device == v1::DEVICE_CUDA;
-  std::string text = absl::StrCat(pool.name, " (", is_gpu ? "gpu" : "cpu", "): ", Plural(pool.hosts, "host"), " x ",
-                                  Plural(pool.ranks_per_host, "rank"), ", ", BytesText(pool.usable_bytes()),
-                                  " usable for each, ", RateText(pool.inside.bytes_per_s), " within a host");
+  std::string text =
+      absl::StrCat(pool.name, " (", is_gpu ? "gpu" : "cpu", "): ", Plural(pool.hosts, "host"), " x ",
+                   Plural(pool.ranks_per_host, "rank"), ", ", BytesText(pool.usable_bytes()), " usable for each (of ",
+                   GigabytesText(pool.memory_bytes), "), ", RateText(pool.inside.bytes_per_s), " within a host");
   if (pool.hosts > 1) {
     absl::StrAppend(&text, " and ", RateText(pool.between.bytes_per_s), " between hosts (",
                     planner::IsFast(pool.between) ? "fast" : "slow", ")");
@@ -64,8 +79,12 @@ std::string ShapesText(const planner::JobPlan& plan, const planner::Layout& layo
   planner::BatchShape shape = {plan.work.global, plan.work.rows_per_sequence};
   std::string text = planner::ShapeText(shape);
   if (layout.data_ranks() > 1) {
+    // Of the rank that has the most.
+    const uint64_t share = layout.micro * planner::RoundsOf(layout, plan.work.global);
+    const bool is_equal = share * layout.data_ranks() == plan.work.global;
+    shape[0] = share * layout.data_ranks();
     shape = planner::SplitSamples(shape, layout.data_ranks());
-    absl::StrAppend(&text, " -> ", planner::ShapeText(shape));
+    absl::StrAppend(&text, is_equal ? " -> " : " -> at most ", planner::ShapeText(shape));
   }
   if (layout.sequence && plan.work.rows_per_sequence % layout.tensor == 0) {
     absl::StrAppend(&text, " -> ", planner::ShapeText(planner::SplitAttributes(shape, layout.tensor)));
@@ -73,36 +92,83 @@ std::string ShapesText(const planner::JobPlan& plan, const planner::Layout& layo
   return text;
 }
 
+// What the ranks of one host offload to its memory.
+uint64_t HostBytes(const planner::Layout& layout, const planner::Pool& pool, const MemoryPlan& memory) {
+  return std::min(layout.ranks, pool.ranks_per_host) * memory.host;
+}
+
 std::string LayoutRows(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools, int columns) {
   std::vector<std::vector<std::string>> rows = {{"", "LAYOUT", "RANKS", "MICRO x NUMBER", "STEP",
                                                  HasTokens(plan.work) ? "TOKENS/S" : "SAMPLES/S", "MEMORY",
                                                  "COMMUNICATION", "BUBBLE"}};
+  const bool offloads = std::any_of(plan.layouts.begin(), plan.layouts.end(),
+                                    [](const planner::PlannedLayout& planned) { return planned.memory.host > 0; });
+  if (offloads) rows[0].push_back("HOST MEMORY");
   if (pools.size() > 1) rows[0].push_back("MACHINES");
   for (size_t i = 0; i < plan.layouts.size(); ++i) {
     const planner::PlannedLayout& planned = plan.layouts[i];
     rows.push_back({absl::StrCat(i + 1), planner::LayoutName(planned.layout), absl::StrCat(planned.layout.ranks),
                     planner::BatchName(planned.layout, plan.work.global), StepText(planned.cost.seconds),
                     Amount(planned.tokens_per_s), BytesText(planned.needed_bytes),
-                    ShareText(planned.cost.communication_share()), ShareText(planned.cost.bubble_share())});
+                    ShareText(planned.cost.communication_share()), ShareText(planned.bubble)});
+    if (offloads) rows.back().push_back(BytesText(HostBytes(planned.layout, pools[planned.pool], planned.memory)));
     if (pools.size() > 1) rows.back().push_back(pools[planned.pool].name);
   }
   return Table(rows, columns);
 }
 
+// All layouts, each of which is either listed or counted by a reason.
+uint64_t CountConsidered(const planner::JobPlan& plan) {
+  uint64_t count = plan.layouts.size();
+  for (const planner::Rejection& rejection : plan.rejected) count += rejection.count;
+  return count;
+}
+
 std::string RejectedText(const planner::JobPlan& plan, int columns) {
-  std::string text = Wrapped(absl::StrCat(Plural(plan.candidates, "layout"), " compared by time, the memory of ",
-                                          plan.memory_plans, " planned. Not chosen:"),
-                             columns);
+  const uint64_t all = CountConsidered(plan);
+  uint64_t left = all - plan.layouts.size();
+  std::string text =
+      Wrapped(absl::StrCat(Plural(all, "layout"), " considered (the time of ", plan.candidates,
+                           " predicted, the memory of ", plan.memory_plans, " planned): ", plan.layouts.size(),
+                           " listed, ", left, " not chosen", left == 0 ? "" : ". Of these"),
+              columns);
   const size_t shown = std::min(plan.rejected.size(), kRejectionsShown);
   for (size_t i = 0; i < shown; ++i) {
     const planner::Rejection& rejection = plan.rejected[i];
     const std::vector<std::string> lines = absl::StrSplit(rejection.reason, '\n');
     absl::StrAppend(&text, Wrapped(absl::StrCat(rejection.count, " ", lines[0]), columns, "  "));
+    left -= rejection.count;
   }
   if (shown < plan.rejected.size()) {
-    absl::StrAppend(&text, "  ", AndMore(shown, plan.rejected.size(), "", "reason"), "\n");
+    const std::string others = Plural(plan.rejected.size() - shown, "other reason");
+    absl::StrAppend(&text, Wrapped(absl::StrCat(left, " have ", others, ", which --json lists"), columns, "  "));
   }
   return text;
+}
+
+// Whether the cost model has come to the same result as the decision tree. A difference is no error.
+std::string TreeVerdict(const planner::JobPlan& plan) {
+  if (plan.layouts.empty()) return "";
+  if (plan.tree_agrees) return "; the layout above agrees";
+  const auto other = std::find_if(
+      plan.layouts.begin(), plan.layouts.end(),
+      [&plan](const planner::PlannedLayout& planned) { return planner::Agrees(plan.tree, planned.layout); });
+  if (other == plan.layouts.end()) return "; the cost model differs: no layout above is one of these";
+  return absl::StrCat("; the cost model differs: the first of these above, ", planner::LayoutName(other->layout),
+                      " on ", RanksOf(other->layout), ", takes ", StepText(other->cost.seconds), " instead of ",
+                      StepText(plan.layouts[0].cost.seconds));
+}
+
+// What the keys of the plan mean for a job that has some of them.
+std::string JobKeysText(const planner::LayoutKeys& keys, int columns) {
+  if (keys.replaced.empty() && keys.kept.empty()) return "";
+  std::string text;
+  if (!keys.replaced.empty()) {
+    absl::StrAppend(&text, "The job has ", absl::StrJoin(keys.replaced, ", "),
+                    ", which the keys below replace: remove them first, or let --write FILE write the whole job. ");
+  }
+  if (!keys.kept.empty()) absl::StrAppend(&text, "Kept: ", absl::StrJoin(keys.kept, ", "), ".");
+  return absl::StrCat("\n", Wrapped(absl::StripTrailingAsciiWhitespace(text), columns));
 }
 
 nlohmann::ordered_json LayoutObject(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools,
@@ -116,7 +182,7 @@ nlohmann::ordered_json LayoutObject(const planner::JobPlan& plan, const std::vec
           {"tensor", layout.tensor},
           {"data_ranks", layout.data_ranks()},
           {"micro", layout.micro},
-          {"micro_batches", plan.work.global / (layout.micro * layout.data_ranks())},
+          {"micro_batches", planner::RoundsOf(layout, plan.work.global)},
           {"step_s", planned.cost.seconds},
           {"tokens_per_s", planned.tokens_per_s},
           {"compute_s", planned.cost.compute},
@@ -124,6 +190,7 @@ nlohmann::ordered_json LayoutObject(const planner::JobPlan& plan, const std::vec
           {"communication_s", planned.cost.communication},
           {"hidden_communication_s", planned.cost.hidden},
           {"bubble_s", planned.cost.bubble},
+          {"bubble_share", planned.bubble},
           {"update_s", planned.cost.update},
           {"memory_bytes", planned.needed_bytes},
           {"usable_bytes", pools[planned.pool].usable_bytes()},
@@ -148,9 +215,19 @@ std::string NothingFits(const planner::JobPlan& plan, const std::vector<planner:
       nearest.needed_bytes > pool.usable_bytes()
           ? absl::StrCat(BytesText(nearest.needed_bytes), " of ", BytesText(pool.usable_bytes()))
           : absl::StrCat(BytesText(nearest.host_bytes), " of ", BytesText(pool.host_memory_bytes), " on each host");
+  const std::string more =
+      plan.enough_ranks == 0
+          ? "more ranks"
+          : absl::StrCat(Plural(plan.enough_ranks, "rank"), " of this kind (with fsdp and recompute blocks",
+                         plan.enough_ranks <= plan.work.global
+                             ? ""
+                             : absl::StrCat(", and train.batch.global ", plan.enough_ranks, " or more"),
+                         ")");
+  std::vector<std::string> advice = {more, "shorter sequences (train.batch.length)", "a smaller model"};
+  if (plan.work.param_bytes > 2) advice.emplace_back("16-bit types (train.precision)");
   return absl::StrCat("no layout fits on these machines: the nearest, ", planner::LayoutName(nearest.layout), " on ",
-                      RanksOf(nearest.layout), " of ", pool.name, ", needs ", need,
-                      "; use more ranks, shorter sequences (train.batch.length), a smaller model or 16-bit types");
+                      RanksOf(nearest.layout), " of ", pool.name, ", needs ", need, "; use ",
+                      absl::StrJoin(advice, ", or "));
 }
 
 std::string PlanText(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools, int columns) {
@@ -163,23 +240,22 @@ std::string PlanText(const planner::JobPlan& plan, const std::vector<planner::Po
     const planner::PlannedLayout& best = plan.layouts[0];
     const std::string divides = absl::StrCat("divides ", planner::DimensionsText(planner::DimensionsOf(best.layout)),
                                              ": ", ShapesText(plan, best.layout));
-    absl::StrAppend(&text, "Recommended: ", planner::LayoutName(best.layout), " on ", RanksOf(best.layout), "\n",
-                    Wrapped(best.reason, columns, "  "), Wrapped(divides, columns, "  "), "\n",
-                    LayoutRows(plan, pools, columns), "\n");
+    const std::string title = absl::StrCat("Recommended: ", planner::LayoutName(best.layout), " on ",
+                                           RanksOf(best.layout), UnusedText(best.layout, pools[best.pool]));
+    absl::StrAppend(&text, Wrapped(title, columns), Wrapped(best.reason, columns, "  "),
+                    Wrapped(divides, columns, "  "), "\n", LayoutRows(plan, pools, columns), "\n");
   }
-  const char* const verdict = plan.layouts.empty() ? ""
-                              : plan.tree_agrees   ? "; the layout above agrees"
-                                                   : "; the layout above is faster";
-  absl::StrAppend(&text,
-                  Wrapped(absl::StrCat("Decision tree, case ", plan.tree.leaf, ": ",
-                                       planner::AlternativesText(plan.tree), ", because ", plan.tree.reason, verdict),
-                          columns),
-                  "\n", RejectedText(plan, columns));
+  absl::StrAppend(
+      &text,
+      Wrapped(absl::StrCat("Decision tree, case ", plan.tree.leaf, ": ", planner::AlternativesText(plan.tree),
+                           ", because ", plan.tree.reason, TreeVerdict(plan)),
+              columns),
+      "\n", RejectedText(plan, columns));
   if (plan.stopped_early) {
     absl::StrAppend(&text, Wrapped("The search reached its limit; a faster layout may exist.", columns));
   }
   if (!plan.layouts.empty()) {
-    absl::StrAppend(&text, "\nKeys for the job file:\n",
+    absl::StrAppend(&text, JobKeysText(plan.job_keys, columns), "\nKeys for the job file:\n",
                     planner::KeysOfLayout(pools[plan.layouts[0].pool], plan.layouts[0].layout));
   }
   return text;
@@ -205,6 +281,7 @@ nlohmann::ordered_json PlanJson(const planner::JobPlan& plan, const std::vector<
   }
   nlohmann::ordered_json out = {{"layouts", layouts},
                                 {"rejected", rejected},
+                                {"considered", CountConsidered(plan)},
                                 {"candidates", plan.candidates},
                                 {"memory_plans", plan.memory_plans},
                                 {"stopped_early", plan.stopped_early},
@@ -214,13 +291,16 @@ nlohmann::ordered_json PlanJson(const planner::JobPlan& plan, const std::vector<
                                   {"reason", plan.tree.reason},
                                   {"agrees", plan.tree_agrees}}},
                                 {"one_rank_bytes", plan.facts.whole_bytes},
+                                {"replaced_keys", plan.job_keys.replaced},
+                                {"kept_keys", plan.job_keys.kept},
                                 {"machines", machines},
                                 {"notes", notes}};
   if (plan.layouts.empty() && !plan.nearest.empty()) {
     out["nearest"] = {{"layout", planner::LayoutName(plan.nearest[0].layout)},
                       {"ranks", plan.nearest[0].layout.ranks},
                       {"memory_bytes", plan.nearest[0].needed_bytes},
-                      {"host_bytes", plan.nearest[0].host_bytes}};
+                      {"host_bytes", plan.nearest[0].host_bytes},
+                      {"enough_ranks", plan.enough_ranks}};
   }
   return out;
 }

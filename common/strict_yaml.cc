@@ -1,5 +1,6 @@
 #include "common/strict_yaml.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -156,9 +157,12 @@ class Reader {
     }
   }
 
-  std::string UnknownKey(const std::string& key, const Descriptor& message) const {
+  // The first problem of a kind of map lists its keys.
+  std::string UnknownKey(const std::string& key, const Descriptor& message) {
     if (key == "<<") return "merge keys (<<) are not supported; write the keys out, or use *alias for the whole value";
-    return absl::StrCat("unknown key '", key.substr(0, 60), "'", yaml::UnknownKeyHelp(key, message, root_));
+    std::string help = yaml::UnknownKeyHelp(key, message, root_);
+    if (!listed_.insert(&message).second) help.resize(std::min(help.size(), help.find(" Valid here: ")));
+    return absl::StrCat("unknown key '", key.substr(0, 60), "'", help);
   }
 
   const YamlSource& source_;
@@ -166,6 +170,7 @@ class Reader {
   Problems& problems_;
   Positions* positions_;
   bool omits_lines_ = false;
+  std::set<const Descriptor*> listed_;
 };
 
 // Returns the root of the document in `source`, or adds a problem and returns null. `is_value`: the source is one value

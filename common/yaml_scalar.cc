@@ -1,4 +1,5 @@
 // SetScalar of yaml_schema.h: sets one field from one scalar, according to its type.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -195,8 +196,13 @@ std::string SetEnum(const Scalar& scalar, const FieldDescriptor& field, Message*
     return "";
   }
   std::vector<std::string> names = EnumNames(type);
+  // If every name is a letter and a number, such as h100, a similar name means something else.
+  const bool are_numbered = std::all_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.size() > 1 && IsDigits(absl::string_view(name).substr(1));
+  });
   if (RuleOf(field).auto_()) names.push_back("auto");
   std::string nearest = NearestName(scalar.text, names);
+  if (are_numbered && !absl::EqualsIgnoreCase(nearest, scalar.text)) nearest.clear();
   return absl::StrCat("expected ", Expectation(field), ", found ", QuotedText(scalar),
                       nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"));
 }

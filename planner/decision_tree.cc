@@ -3,16 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
 namespace trainyard::planner {
 namespace {
-
-std::string NeedText(uint64_t needed, uint64_t usable) {
-  constexpr double kGib = 1 << 30;
-  return absl::StrFormat("%.1f of %.1f GiB", static_cast<double>(needed) / kGib, static_cast<double>(usable) / kGib);
-}
 
 std::string DoesNotFit(const TreeFacts& facts) {
   return absl::StrCat("the model does not fit on one rank (it needs ", NeedText(facts.whole_bytes, facts.usable_bytes),
@@ -24,18 +18,21 @@ TreeAnswer OfOneHost(const TreeFacts& facts) {
     return {.leaf = 3,
             .alternatives = {{Strategy::kTensor}, {Strategy::kZero}},
             .with_memory_savings = true,
+            .prefers_pipeline = false,
             .reason = absl::StrCat("even the largest layer does not fit on one rank (it needs ",
                                    NeedText(facts.layer_bytes, facts.usable_bytes),
                                    "), so a pipeline alone is not enough: tensor ranks divide the layer, or ZeRO "
                                    "shards it, with recompute and offload")};
   }
-  return {.leaf = 2,
-          .alternatives = {{Strategy::kPipeline}, {Strategy::kZero}, {Strategy::kTensor}},
-          .with_memory_savings = false,
-          .reason = absl::StrCat(DoesNotFit(facts), ", and all ranks are on one host; ",
-                                 facts.fast_inside
-                                     ? "on its fast links the three take similar times"
-                                     : "on its slow links a pipeline is the fastest, because it exchanges the least")};
+  return {
+      .leaf = 2,
+      .alternatives = {{Strategy::kPipeline}, {Strategy::kZero}, {Strategy::kTensor}},
+      .with_memory_savings = false,
+      .prefers_pipeline = !facts.fast_inside,
+      .reason = absl::StrCat(
+          DoesNotFit(facts), ", and all ranks are on one host; ",
+          facts.fast_inside ? "on its fast links the three usually take similar times"
+                            : "on its slow links a pipeline is usually the fastest, because it exchanges the least")};
 }
 
 }  // namespace
@@ -46,6 +43,8 @@ std::string StrategyText(Strategy strategy) {
       return "DDP";
     case Strategy::kZero:
       return "ZeRO";
+    case Strategy::kZero1:
+      return "ZeRO-1";
     case Strategy::kPipeline:
       return "pipeline";
     case Strategy::kTensor:
@@ -60,6 +59,7 @@ TreeAnswer Decide(const TreeFacts& facts) {
         .leaf = 1,
         .alternatives = {{Strategy::kDdp}, {Strategy::kZero}},
         .with_memory_savings = false,
+        .prefers_pipeline = false,
         .reason = absl::StrCat("the model fits on one rank (it needs ", NeedText(facts.whole_bytes, facts.usable_bytes),
                                "), so DDP divides the batch; ZeRO needs less memory and may be faster or slower")};
   }
@@ -68,13 +68,15 @@ TreeAnswer Decide(const TreeFacts& facts) {
     return {.leaf = 4,
             .alternatives = {{Strategy::kZero}, {Strategy::kPipeline, Strategy::kTensor, Strategy::kDdp}},
             .with_memory_savings = false,
+            .prefers_pipeline = false,
             .reason = absl::StrCat(DoesNotFit(facts),
                                    ", and the links between hosts are fast: ZeRO needs no change of the model, and "
                                    "pipeline, tensor and DDP together exchange less")};
   }
   return {.leaf = 5,
-          .alternatives = {{Strategy::kDdp, Strategy::kPipeline, Strategy::kTensor, Strategy::kZero}},
+          .alternatives = {{Strategy::kDdp, Strategy::kPipeline, Strategy::kTensor, Strategy::kZero1}},
           .with_memory_savings = false,
+          .prefers_pipeline = true,
           .reason = absl::StrCat(DoesNotFit(facts),
                                  ", and the links between hosts are slow: tensor within a host, a pipeline across "
                                  "hosts, and DDP with the optimizer state of ZeRO-1 for the rest")};
@@ -92,15 +94,31 @@ std::string AlternativesText(const TreeAnswer& answer) {
 }
 
 bool Agrees(const TreeAnswer& answer, const Layout& layout) {
+  const bool divides_model = layout.stages > 1 || layout.tensor > 1;
+  if (answer.prefers_pipeline && layout.stages == 1) return false;
   std::vector<Strategy> used;
   if (layout.stages > 1) used.push_back(Strategy::kPipeline);
   if (layout.tensor > 1) used.push_back(Strategy::kTensor);
   if (layout.data_ranks() > 1) {
-    used.push_back(layout.data == v1::DATA_PARALLEL_DDP ? Strategy::kDdp : Strategy::kZero);
+    switch (layout.data) {
+      case v1::DATA_PARALLEL_ZERO1:
+        used.push_back(Strategy::kZero1);
+        break;
+      case v1::DATA_PARALLEL_DDP:
+        // Copies of a divided model divide the batch in addition.
+        if (!divides_model) used.push_back(Strategy::kDdp);
+        break;
+      default:
+        used.push_back(Strategy::kZero);
+    }
   }
   return std::any_of(answer.alternatives.begin(), answer.alternatives.end(), [&used](const auto& combination) {
     return std::all_of(used.begin(), used.end(), [&combination](Strategy strategy) {
-      return std::find(combination.begin(), combination.end(), strategy) != combination.end();
+      const auto has = [&combination](Strategy wanted) {
+        return std::find(combination.begin(), combination.end(), wanted) != combination.end();
+      };
+      // ZeRO-1 is one of the stages of ZeRO.
+      return has(strategy) || (strategy == Strategy::kZero1 && has(Strategy::kZero));
     });
   });
 }

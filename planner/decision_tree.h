@@ -26,8 +26,8 @@ struct TreeFacts {
 };
 
 // Families of strategies, which layouts combine.
-enum class Strategy { kDdp, kZero, kPipeline, kTensor };
-// "DDP", "ZeRO", "pipeline", "tensor".
+enum class Strategy { kDdp, kZero, kZero1, kPipeline, kTensor };
+// "DDP", "ZeRO", "ZeRO-1", "pipeline", "tensor".
 std::string StrategyText(Strategy strategy);
 
 struct TreeAnswer {
@@ -35,6 +35,7 @@ struct TreeAnswer {
   // Alternatives, each a combination of strategies: {{kZero}, {kPipeline, kTensor, kDdp}}.
   std::vector<std::vector<Strategy>> alternatives;
   bool with_memory_savings = false;  // recompute, and offload if that is not enough
+  bool prefers_pipeline = false;     // the links are slow, so that a layout without a pipeline is no agreement
   std::string reason;
 };
 
@@ -43,7 +44,8 @@ TreeAnswer Decide(const TreeFacts& facts);
 // "ZeRO, or pipeline + tensor + DDP".
 std::string AlternativesText(const TreeAnswer& answer);
 
-// Whether the layout is one of the alternatives, or a part of a combination.
+// Whether the layout is one of the alternatives, or a part of a combination. DDP may copy every divided model; the
+// other stages of ZeRO are not ZeRO-1.
 bool Agrees(const TreeAnswer& answer, const Layout& layout);
 
 }  // namespace trainyard::planner

@@ -2,26 +2,58 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <set>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/plural.h"
 #include "common/strict_yaml.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "spec/choices.h"
 #include "spec/parallel_rules.h"
 
 namespace trainyard::planner {
 namespace {
 
-// Sizes of micro-batches to compare: divisors of `share`, each about twice the one before.
-std::vector<uint64_t> MicroSizes(uint64_t share) {
+// What ClearLayout clears.
+constexpr absl::string_view kDecidedKeys[] = {
+    "resources.ranks",
+    "train.batch.micro",
+    "parallel.data",
+    "parallel.shard",
+    "parallel.replicate",
+    "parallel.tensor",
+    "parallel.sequence",
+    "parallel.pipeline",
+    "parallel.recompute",
+    "parallel.reduce_every_micro_batch",
+    "parallel.reshard_after_forward",
+};
+
+// Sizes of micro-batches to compare: divisors of `sequences` up to `most`, each about twice the one before.
+std::vector<uint64_t> MicroSizes(uint64_t sequences, uint64_t most) {
   std::vector<uint64_t> sizes;
-  for (const uint64_t divisor : DivisorsOf(share)) {
+  uint64_t largest = 0;
+  for (const uint64_t divisor : DivisorsOf(sequences)) {
+    if (divisor > most) break;
     if (sizes.empty() || divisor * 10 >= sizes.back() * 19) sizes.push_back(divisor);
+    largest = divisor;
   }
-  if (!sizes.empty() && sizes.back() != share) sizes.push_back(share);
+  if (!sizes.empty() && sizes.back() != largest) sizes.push_back(largest);
   return sizes;
+}
+
+// The largest number up to `most`, times `unit`, that divides the batch equally; 0 if there is none.
+uint64_t MostEqualRanks(uint64_t global, uint64_t most, uint64_t unit) {
+  for (uint64_t count = most; count > 0; --count) {
+    if (global % (count * unit) == 0) return count * unit;
+  }
+  return 0;
 }
 
 // The numbers of ranks to compare, largest first.
@@ -32,6 +64,11 @@ std::set<uint64_t, std::greater<>> RankCounts(const Pool& pool, const JobFacts& 
     // Layouts fill whole hosts, or divide one equally.
     const bool fills = count > 0 && (count % pool.ranks_per_host == 0 || pool.ranks_per_host % count == 0);
     if (fills) counts.insert(count);
+  }
+  // Whole hosts, and ranks of one host.
+  for (const uint64_t count : {MostEqualRanks(job.global, pool.hosts, pool.ranks_per_host),
+                               MostEqualRanks(job.global, pool.ranks_per_host, 1)}) {
+    if (count > 0) counts.insert(count);
   }
   return counts;
 }
@@ -78,13 +115,23 @@ std::vector<Layout> StrategiesFor(const Pool& pool, const Layout& shape) {
 }
 
 void AddVariants(const Pool& pool, const JobFacts& job, LayoutCell& cell) {
-  const uint64_t data_ranks = cell.shape.data_ranks();
-  if (job.global % data_ranks != 0) {
-    cell.refusal = "the global batch cannot be divided equally among the data ranks";
+  const uint64_t data_ranks = cell.shape.data_ranks(), ranks = cell.shape.ranks;
+  const bool is_equal = job.global % data_ranks == 0;
+  if (job.global < data_ranks) {
+    cell.refusal = absl::StrCat("the global batch has ", Plural(job.global, "sequence"),
+                                ", fewer than data ranks; with train.batch.global ", ranks, " or more, each of ", ranks,
+                                " ranks can have some");
     return;
   }
-  const uint64_t share = job.global / data_ranks;
-  const std::vector<uint64_t> sizes = MicroSizes(share);
+  // With unequal shares some ranks wait for others. That can be worth it only if no rank is left out.
+  if (!is_equal && ranks != pool.ranks()) {
+    cell.refusal = absl::StrCat("the global batch of ", Plural(job.global, "sequence"),
+                                " cannot be divided equally; with train.batch.global ",
+                                MultiplesAround(job.global, ranks), " it can among ", Plural(ranks, "rank"));
+    return;
+  }
+  const uint64_t share = (job.global + data_ranks - 1) / data_ranks;  // of the rank with the most
+  const std::vector<uint64_t> sizes = MicroSizes(is_equal ? share : job.global, share);
   for (const Layout& strategy : StrategiesFor(pool, cell.shape)) {
     for (const Saving& saving : SavingsFor(cell.shape)) {
       for (const uint64_t micro : sizes) {
@@ -92,11 +139,12 @@ void AddVariants(const Pool& pool, const JobFacts& job, LayoutCell& cell) {
         layout.recompute = saving.recompute;
         layout.sequence = saving.sequence;
         layout.micro = micro;
-        const uint64_t rounds = share / micro;
+        const uint64_t rounds = RoundsOf(layout, job.global);
         if (layout.reduce_every_micro_batch && rounds == 1) continue;  // would have no effect
         cell.variants.push_back(layout);
         // Two chunks for each rank, which the model must have blocks for and the schedule rounds of micro-batches.
-        if (layout.stages == 1 || rounds % layout.stages != 0 || 2 * layout.stages > job.layers) continue;
+        if (layout.stages == 1 || 2 * layout.stages > job.layers) continue;
+        if (!is_equal || rounds % layout.stages != 0) continue;
         layout.chunks_per_rank = 2;
         cell.variants.push_back(layout);
       }
@@ -146,6 +194,37 @@ void ApplyLayout(const Layout& layout, v1::JobSpec* spec) {
   spec->mutable_train()->mutable_batch()->set_micro(static_cast<uint32_t>(layout.micro));
 }
 
+void ResetLayout(v1::JobSpec* spec, Positions* positions) {
+  if (!spec->has_train()) return;
+  const bool has_batch = spec->train().has_batch();  // without it, the job is refused for that reason
+  ApplyLayout(Layout(), spec);
+  if (!has_batch) spec->mutable_train()->clear_batch();
+  const auto is_decided = [](absl::string_view key) {
+    return std::any_of(std::begin(kDecidedKeys), std::end(kDecidedKeys), [key](absl::string_view decided) {
+      return key == decided || (absl::StartsWith(key, decided) && key[decided.size()] == '.');
+    });
+  };
+  for (auto it = positions->begin(); it != positions->end();) {
+    it = is_decided(it->first) ? positions->erase(it) : std::next(it);
+  }
+}
+
+LayoutKeys LayoutKeysOf(const v1::JobSpec& spec) {
+  LayoutKeys keys;
+  if (spec.train().batch().has_micro()) keys.replaced.emplace_back("train.batch.micro");
+  if (spec.resources().has_ranks()) keys.replaced.emplace_back("resources.ranks");
+  if (spec.resources().has_device()) keys.replaced.emplace_back("resources.device");
+  const v1::Parallel& parallel = spec.parallel();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  parallel.GetReflection()->ListFields(parallel, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    std::string key = absl::StrCat("parallel.", field->name());
+    const bool is_decided = std::find(std::begin(kDecidedKeys), std::end(kDecidedKeys), key) != std::end(kDecidedKeys);
+    (is_decided ? keys.replaced : keys.kept).push_back(std::move(key));
+  }
+  return keys;
+}
+
 std::string LayoutName(const Layout& layout) {
   std::string name;
   if (layout.ranks == 1) {
@@ -168,9 +247,12 @@ std::string LayoutName(const Layout& layout) {
   return name;
 }
 
+uint64_t RoundsOf(const Layout& layout, uint64_t global) {
+  return DealShapeOf(global, layout.micro, layout.data_ranks()).rounds;
+}
+
 std::string BatchName(const Layout& layout, uint64_t global) {
-  const uint64_t rounds = global / (layout.micro * layout.data_ranks());
-  return absl::StrCat(layout.micro, " x ", rounds);
+  return absl::StrCat(layout.micro, " x ", RoundsOf(layout, global));
 }
 
 std::vector<LayoutCell> EnumerateCells(const Pool& pool, const JobFacts& job) {

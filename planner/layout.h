@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/problems.h"
 #include "planner/machines.h"
 #include "trainyard/v1/job.pb.h"
 
@@ -35,8 +36,22 @@ void ApplyLayout(const Layout& layout, v1::JobSpec* spec);
 // Clears the keys that ApplyLayout decides, so that what the job has there is no problem of the plan.
 void ClearLayout(v1::JobSpec* spec);
 
+// Turns a job that trains into one of a single rank with micro-batches of one sequence, before it is checked: values of
+// the keys that a plan decides are no problem of the plan. Also removes their `positions`. Other jobs stay as they are.
+void ResetLayout(v1::JobSpec* spec, Positions* positions);
+
+// Keys of a job by their dotted names.
+struct LayoutKeys {
+  std::vector<std::string> replaced;  // a plan decides them
+  std::vector<std::string> kept;      // the other keys of `parallel`
+};
+LayoutKeys LayoutKeysOf(const v1::JobSpec& spec);
+
 // "fsdp, stages 2, tensor 4, blocks recomputed": what distinguishes the layout, without numbers of ranks and batches.
 std::string LayoutName(const Layout& layout);
+
+// The micro-batches of a step of `global` sequences on the data rank that has the most.
+uint64_t RoundsOf(const Layout& layout, uint64_t global);
 
 // "4 x 8": the sequences of a micro-batch, and the micro-batches of each data rank in a step of `global` sequences.
 std::string BatchName(const Layout& layout, uint64_t global);
@@ -48,15 +63,16 @@ struct JobFacts {
 };
 
 // A choice of ranks, stages and tensor ranks, and its variants in strategy, recompute, schedule and batch. All variants
-// process exactly `global` sequences in equal shares.
+// process exactly `global` sequences, in equal shares unless they use all ranks of the pool.
 struct LayoutCell {
   Layout shape;                  // the other members have their defaults
   std::vector<Layout> variants;  // empty if `refusal` is not
   std::string refusal;           // why the cell has none
 };
 
-// The cells for one pool: ranks are all of the pool, half of them, those of one host, one, and as many as the batch can
-// be divided among; tensor ranks divide those of a host; stages divide the rest and are at most kStagesMax.
+// The cells for one pool: ranks are all of the pool, half of them, those of one host, one, and the most (whole hosts,
+// or ranks of one host) that the batch can be divided among equally; tensor ranks divide those of a host; stages divide
+// the rest and are at most kStagesMax.
 inline constexpr uint64_t kStagesMax = 64;
 std::vector<LayoutCell> EnumerateCells(const Pool& pool, const JobFacts& job);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/yaml_schema.h"
 
 namespace trainyard::planner {
@@ -173,6 +174,18 @@ bool HasWord(absl::string_view name, absl::string_view model) {
   return false;
 }
 
+// Whether a problem of the key `path`, or of a map below `group` that contains it, was reported before.
+bool IsRefused(const Problems& problems, absl::string_view group, absl::string_view path) {
+  return std::any_of(problems.all().begin(), problems.all().end(), [&](const Problem& problem) {
+    const size_t size = problem.path.size();
+    if (problem.is_warning || size <= group.size() || !absl::StartsWith(path, problem.path)) return false;
+    return size == path.size() || path[size] == '.';
+  });
+}
+
+// Whether an amount of memory would have no digits in GiB.
+bool IsSmall(uint64_t bytes) { return bytes < (uint64_t{1} << 30) / 10; }
+
 }  // namespace
 
 uint64_t Pool::usable_bytes() const {
@@ -181,13 +194,25 @@ uint64_t Pool::usable_bytes() const {
   return share - std::min(share, libraries);
 }
 
+std::string MemoryText(uint64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  return IsSmall(bytes) ? absl::StrFormat("%.1f MiB", value / (1 << 20))
+                        : absl::StrFormat("%.1f GiB", value / (1 << 30));
+}
+
+std::string NeedText(uint64_t needed, uint64_t usable) {
+  if (IsSmall(needed) || IsSmall(usable)) return absl::StrCat(MemoryText(needed), " of ", MemoryText(usable));
+  return absl::StrFormat("%.1f of %s", static_cast<double>(needed) / (1 << 30), MemoryText(usable));
+}
+
 void CompleteGroup(const std::string& path, const Positions& positions, v1::MachineGroup* group, Problems* problems) {
   const auto error = [&](const char* key, absl::string_view text) {
     problems->AddError(positions, absl::StrCat(path, ".", key), text);
   };
-  // A key with a position was given, and its value was refused before.
+  const auto refused = [&](const char* key) { return IsRefused(*problems, path, absl::StrCat(path, ".", key)); };
+  // What a refused value would have given is not missing as well.
   const auto missing = [&](const char* key, absl::string_view text) {
-    if (positions.count(absl::StrCat(path, ".", key)) == 0) error(key, text);
+    if (!refused(key) && (group->device() == v1::MACHINE_DEVICE_CPU || !refused("model"))) error(key, text);
   };
   if (group->device() == v1::MACHINE_DEVICE_TPU) {
     error("device", "is tpu, on which this program does not train; choose gpu or cpu, or remove the group");
@@ -199,7 +224,8 @@ void CompleteGroup(const std::string& path, const Positions& positions, v1::Mach
   if (const GpuFigures* figures = is_cpu ? nullptr : FiguresOf(group->model())) ApplyModel(*figures, group);
   ApplyUsual(group);
   if (is_cpu) {
-    if (group->memory_bytes() == 0) missing("host_memory_bytes", "is required for cpu: the memory of a host in bytes");
+    const bool has_memory = group->memory_bytes() > 0 || refused("memory_bytes");
+    if (!has_memory) missing("host_memory_bytes", "is required for cpu: the memory of a host in bytes");
     return;
   }
   if (!group->has_memory_bytes()) missing("memory_bytes", "is required without `model`: the memory of a GPU in bytes");
@@ -207,7 +233,9 @@ void CompleteGroup(const std::string& path, const Positions& positions, v1::Mach
     missing("memory_bytes_per_s", "is required without `model`: the rate at which a GPU reads its memory, like 2e12");
   }
   if (!group->flops().has_fp32()) {
-    missing("flops.fp32", "is required without `model`: the operations of a GPU per second, like 6e13 in fp32");
+    missing("flops.fp32",
+            "is required without `model`: the operations of a GPU per second, like 6e13 in fp32; bf16 and fp16 are "
+            "assumed to be as slow unless flops.bf16 and flops.fp16 are given");
   }
 }
 

@@ -52,6 +52,11 @@ struct Pool {
   uint64_t usable_bytes() const;
 };
 
+// "12.3 GiB"; amounts below a tenth of a GiB in MiB.
+std::string MemoryText(uint64_t bytes);
+// "121.1 of 69.8 GiB".
+std::string NeedText(uint64_t needed, uint64_t usable);
+
 // Reads a machines file, sets its defaults and checks it. The result is invalid if `problems` has errors.
 v1::Machines ReadMachines(const YamlSource& source, Problems* problems);
 

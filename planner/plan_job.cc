@@ -11,14 +11,12 @@
 #include "common/status_macros.h"
 #include "common/strict_yaml.h"
 #include "planner/search.h"
+#include "spec/choices.h"
+#include "spec/parallel_rules.h"
 #include "spec/prepare.h"
 
 namespace trainyard::planner {
 namespace {
-
-std::string GibText(uint64_t bytes) {
-  return absl::StrFormat("%.1f", static_cast<double>(bytes) / static_cast<double>(1 << 30));
-}
 
 // The job on one rank of the pool, before and after PrepareJob.
 absl::StatusOr<PreparedPool> PrepareFor(const v1::JobSpec& spec, const Pool& pool, uint64_t index) {
@@ -70,15 +68,42 @@ std::string StrategyReason(const Pool& pool, const Layout& layout) {
   }
 }
 
-std::string ReasonOf(const PlannedLayout& planned, const Pool& pool, const TreeFacts& facts) {
+// Empty if nothing is offloaded.
+std::string OffloadReason(const PlannedLayout& planned, const Pool& pool) {
+  if (planned.memory.host == 0 || pool.device != v1::DEVICE_CUDA) return "";
+  const Layout& layout = planned.layout;
+  const uint64_t on_host = std::min(layout.ranks, pool.ranks_per_host) * planned.memory.host;
+  return absl::StrCat("offload keeps ",
+                      !layout.offload                 ? "what the job says"
+                      : ShardsParameters(layout.data) ? "the optimizer state and the parameters"
+                                                      : "the optimizer state",
+                      " in host memory (",
+                      pool.host_memory_bytes > 0 ? NeedText(on_host, pool.host_memory_bytes) : MemoryText(on_host),
+                      " on each host", pool.host_memory_bytes > 0 ? "" : ", whose memory is assumed to be unlimited",
+                      ")", layout.offload ? ", because nothing else fits" : "");
+}
+
+// Empty if all data ranks have equally many sequences.
+std::string IdleReason(const Layout& layout, uint64_t global) {
+  const uint64_t ranks = layout.data_ranks();
+  const DealShape deal = DealShapeOf(global, layout.micro, ranks);
+  if (deal.idle == 0) return "";
+  const double share = static_cast<double>(deal.idle) / static_cast<double>(deal.rounds * ranks);
+  return absl::StrFormat(
+      "the batch cannot be divided equally, so that the %d data ranks are idle for %.0f %% of a step's computation; "
+      "train.batch.global %s can be",
+      ranks, 100 * share, MultiplesAround(global, ranks));
+}
+
+std::string ReasonOf(const PlannedLayout& planned, const Pool& pool, const TreeFacts& facts, uint64_t global) {
   const Layout& layout = planned.layout;
   std::vector<std::string> parts;
-  const std::string whole = absl::StrCat(GibText(facts.whole_bytes), " of ", GibText(facts.usable_bytes), " GiB");
+  const std::string whole = NeedText(facts.whole_bytes, facts.usable_bytes);
   if (facts.whole_bytes <= facts.usable_bytes) {
     parts.push_back(absl::StrCat("the model fits on one rank, which needs ", whole));
   } else {
     parts.push_back(absl::StrCat("does not fit without sharding: needs ", whole, "; here a rank needs ",
-                                 GibText(planned.needed_bytes), " GiB"));
+                                 MemoryText(planned.needed_bytes)));
   }
   if (std::string strategy = StrategyReason(pool, layout); !strategy.empty()) parts.push_back(std::move(strategy));
   if (layout.tensor > 1) {
@@ -93,10 +118,27 @@ std::string ReasonOf(const PlannedLayout& planned, const Pool& pool, const TreeF
     parts.push_back(absl::StrFormat("recompute saves activations for %.1f %% of a step",
                                     100 * planned.cost.recompute / planned.cost.seconds));
   }
-  if (layout.offload) parts.push_back("offload keeps the optimizer state in host memory, because nothing else fits");
-  parts.push_back(absl::StrFormat("communication takes %.1f %% and bubbles %.1f %% of a step",
-                                  100 * planned.cost.communication_share(), 100 * planned.cost.bubble_share()));
+  for (std::string more : {OffloadReason(planned, pool), IdleReason(layout, global)}) {
+    if (!more.empty()) parts.push_back(std::move(more));
+  }
+  parts.push_back(absl::StrFormat("communication takes %.1f %% of a step", 100 * planned.cost.communication_share()));
+  if (layout.stages > 1) {
+    parts.push_back(absl::StrFormat("the bubble of the schedule is %.1f %%", 100 * planned.bubble));
+  }
   return absl::StrJoin(parts, "; ");
+}
+
+// The first of twice, four times, ... the ranks of the pool with which fsdp with recompute fits; 0 if none is enough.
+uint64_t EnoughRanks(const PreparedPool& prepared, const ModelWork& work) {
+  constexpr uint64_t kRanksMax = 65536;  // as resources.ranks
+  Layout layout;
+  layout.data = v1::DATA_PARALLEL_FSDP;
+  layout.recompute = v1::RECOMPUTE_MODE_BLOCKS;
+  for (layout.ranks = 2 * prepared.pool->ranks(); layout.ranks <= kRanksMax; layout.ranks *= 2) {
+    layout.reduce_every_micro_batch = work.global > layout.ranks;
+    if (BytesOfLayout(prepared, layout, false) <= prepared.pool->usable_bytes()) return layout.ranks;
+  }
+  return 0;
 }
 
 // Adds up equal reasons of two searches.
@@ -143,9 +185,13 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& spec, const std::vector<Pool>
   std::vector<TreeFacts> facts(pools.size());
   for (const PreparedPool& one : prepared) facts[one.index] = FactsOf(one, plan.work);
   for (PlannedLayout& planned : plan.layouts) {
-    planned.reason = ReasonOf(planned, pools[planned.pool], facts[planned.pool]);
+    planned.reason = ReasonOf(planned, pools[planned.pool], facts[planned.pool], plan.work.global);
   }
   const uint64_t chosen = plan.layouts.empty() ? prepared[0].index : plan.layouts[0].pool;
+  for (const PreparedPool& one : prepared) {
+    const bool is_nearest = !plan.nearest.empty() && plan.nearest[0].pool == one.index;
+    if (plan.layouts.empty() && is_nearest) plan.enough_ranks = EnoughRanks(one, plan.work);
+  }
   plan.facts = facts[chosen];
   plan.tree = Decide(plan.facts);
   plan.tree_agrees = !plan.layouts.empty() && Agrees(plan.tree, plan.layouts[0].layout);

@@ -38,6 +38,7 @@ struct PlannedLayout {
   StepCost cost;
   MemoryPlan memory;
   uint64_t needed_bytes = 0;  // on the device of a rank
+  double bubble = 0;          // the idle share of the schedule, as `trainctl validate` prints it
   double tokens_per_s = 0;    // rows: tokens, or samples of a classifier
   std::string reason;
 };
@@ -67,7 +68,9 @@ struct JobPlan {
   TreeAnswer tree;
   bool tree_agrees = false;  // the first layout is one of the tree's alternatives
   ModelWork work;
+  LayoutKeys job_keys;            // of the job as it was given; set by the caller, for the output
   std::vector<NearMiss> nearest;  // if there are no layouts: the one that comes nearest to fitting
+  uint64_t enough_ranks = 0;      // if there are no layouts: as many on more hosts of the kind would fit; 0: unknown
 };
 
 // REQUIRES: `spec` trains and was read without errors (spec/job_file.h), `pools` is not empty. The keys of `spec` that

@@ -1,8 +1,13 @@
 #include "planner/search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "spec/job_layout.h"
 #include "spec/model_parallel_rules.h"
 #include "spec/parallel_rules.h"
 #include "spec/prepare.h"
@@ -12,12 +17,16 @@ namespace {
 
 constexpr char kDoesNotFit[] = "need more memory than their ranks have";
 constexpr char kSlowerVariant[] = "are slower variants of a listed layout";
-constexpr char kNotCompared[] = "are slower than the listed ones; their memory was not planned";
+constexpr char kNotCompared[] = "come after the listed ones; their memory was not planned";
 constexpr char kStopped[] = "were not checked, because the search had reached its limit";
+
+constexpr char kStarved[] = "have fewer micro-batches than stages, and others fit";
 
 // The prediction is not exact to a percent, so of two layouts whose times differ by less, the one with fewer features
 // comes first.
 constexpr double kShareOfFeature = 0.01;
+// Twice the ranks must save a tenth of the time, or the smaller number of ranks comes first.
+constexpr double kTimesOfTwiceTheRanks = 1.1;
 
 int CountFeatures(const Layout& layout) {
   int count = 0;
@@ -31,6 +40,23 @@ int CountFeatures(const Layout& layout) {
   return count + (layout.recompute != v1::RECOMPUTE_MODE_NONE ? 1 : 0);
 }
 
+// The number that layouts are ordered by, ascending.
+double OrderOf(const Layout& layout, double seconds) {
+  return seconds * (1 + kShareOfFeature * CountFeatures(layout)) *
+         std::pow(kTimesOfTwiceTheRanks, std::log2(static_cast<double>(layout.ranks)));
+}
+
+// Whether the micro-batches of a pipeline are too few to keep its stages busy.
+bool IsStarved(const Layout& layout, uint64_t global) {
+  return layout.stages > 1 && RoundsOf(layout, global) < layout.stages;
+}
+
+// The first problem of a layout, without the advice, which is for a user who has chosen it.
+std::string RefusalText(absl::string_view problems) {
+  const absl::string_view first = problems.substr(0, problems.find('\n'));
+  return absl::StrCat("are refused by the rules of job files: ", first.substr(0, first.find("; choose")));
+}
+
 // The rules of job files for what a layout decides; PrepareJob checks the whole job of those that fit.
 std::string RuleProblem(const v1::JobSpec& resolved, const Layout& layout) {
   v1::JobSpec spec = resolved;
@@ -39,8 +65,7 @@ std::string RuleProblem(const v1::JobSpec& resolved, const Layout& layout) {
   CheckModelParallel(spec, layout.ranks, {}, &problems);
   CheckParallel(spec, layout.data_ranks(), {}, &problems);
   CheckBatch(spec, layout.data_ranks(), {}, &problems);
-  if (problems.ok()) return "";
-  return absl::StrCat("are refused by the rules of job files: ", problems.Errors()[0].Message());
+  return problems.ok() ? "" : RefusalText(problems.Errors()[0].Message());
 }
 
 // Whether a rank holds the sums of all its gradients although the strategy shards them (spec/memory_plan.cc).
@@ -49,7 +74,7 @@ bool AddsUpAll(const Layout& layout, uint64_t global) {
   return !layout.reduce_every_micro_batch && global > layout.micro * layout.data_ranks();
 }
 
-// Layouts of one kind compete with each other only; a plan lists the fastest of them.
+// Layouts of one kind compete with each other only; a plan lists the first of them.
 std::string KindOfLayout(const Layout& layout, size_t pool) {
   return absl::StrCat(pool, "/", layout.ranks, "/", layout.stages, "/", layout.tensor, "/",
                       static_cast<int>(layout.data));
@@ -118,7 +143,7 @@ void LayoutSearch::Collect(bool offload, JobPlan* plan) {
         continue;
       }
       Layout simplest = cell.shape;
-      simplest.micro = work_.global / cell.shape.data_ranks();
+      for (const Layout& variant : cell.variants) simplest.micro = std::max(simplest.micro, variant.micro);
       const std::string problem = RuleProblem(prepared.resolved, simplest);
       if (!problem.empty()) {
         Reject(problem, cell.variants.size());
@@ -132,15 +157,17 @@ void LayoutSearch::Collect(bool offload, JobPlan* plan) {
         }
         layout.offload = offload;
         const double seconds = CostOfStep(work_, *prepared.pool, layout).seconds;
-        candidates_.push_back({.layout = layout, .pool = p, .seconds = seconds});
+        candidates_.push_back({.layout = layout,
+                               .pool = p,
+                               .seconds = seconds,
+                               .order = OrderOf(layout, seconds),
+                               .starved = IsStarved(layout, work_.global)});
       }
     }
   }
-  const auto order = [](const Candidate& candidate) {
-    return candidate.seconds * (1 + kShareOfFeature * CountFeatures(candidate.layout));
-  };
-  std::stable_sort(candidates_.begin(), candidates_.end(),
-                   [&order](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+  std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return std::pair(a.starved, a.order) < std::pair(b.starved, b.order);
+  });
   plan->candidates += candidates_.size();
 }
 
@@ -149,6 +176,7 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
   const Layout& layout = candidate.layout;
   const std::string kind = KindOfLayout(layout, candidate.pool);
   if (accepted_.count(kind) > 0) return Reject(kSlowerVariant);
+  if (candidate.starved && !plan->layouts.empty()) return Reject(kStarved);
   if (!LeastFits(candidate, plan)) return Reject(kDoesNotFit);
   const std::string group =
       absl::StrCat(StateGroup(layout, candidate.pool, work_), "/", layout.ranks, "/", layout.chunks_per_rank, "/",
@@ -162,16 +190,16 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
     return Reject(kDoesNotFit);
   }
   // All that `trainctl validate` checks, on the job as a user would write it.
-  const absl::Status valid =
-      PrepareJob(WithLayout(prepared.given, *prepared.pool, layout), {.job_id = "<id>", .default_run_root = "/runs"})
-          .status();
-  if (!valid.ok()) return Reject(absl::StrCat("are refused by the rules of job files: ", valid.message()));
+  const absl::StatusOr<PreparedJob> job =
+      PrepareJob(WithLayout(prepared.given, *prepared.pool, layout), {.job_id = "<id>", .default_run_root = "/runs"});
+  if (!job.ok()) return Reject(RefusalText(job.status().message()));
   accepted_[kind] = true;
   plan->layouts.push_back({.layout = layout,
                            .pool = prepared.index,
                            .cost = CostOfStep(work_, *prepared.pool, layout),
                            .memory = memory,
                            .needed_bytes = NeededBytes(*prepared.pool, memory),
+                           .bubble = PlanPipeline(job->spec).bubble,
                            .tokens_per_s = work_.rows_per_step() / candidate.seconds,
                            .reason = ""});
 }

@@ -1,5 +1,6 @@
 // The search behind plan_job.h, for one setting of offload: from the layout with the shortest predicted step to slower
-// ones, until enough of them fit. Pure.
+// ones, until enough of them fit. Each feature counts as one percent of the time, twice the ranks as ten percent, and
+// pipelines with fewer micro-batches than stages come last. Pure.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,8 @@ class LayoutSearch {
     Layout layout;
     size_t pool = 0;  // in pools_
     double seconds = 0;
+    double order = 0;      // the seconds, with a surcharge for features and ranks
+    bool starved = false;  // a pipeline with fewer micro-batches than stages: considered last
   };
 
   void Collect(bool offload, JobPlan* plan);

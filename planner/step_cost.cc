@@ -42,7 +42,7 @@ class StepModel {
         tensor_(static_cast<double>(layout.tensor)),
         rate_(RateOf(pool.flops, work.type) * pool.efficiency),
         rows_(static_cast<double>(layout.micro * work.rows_per_sequence)),
-        rounds_(static_cast<double>(work.global / (layout.micro * layout.data_ranks()))),
+        rounds_(static_cast<double>(RoundsOf(layout, work.global))),
         tensor_group_(GroupOf(pool, layout.tensor, 1)),
         block_(BlockTimes()),
         head_(HeadTimes()) {}
@@ -124,11 +124,10 @@ class StepModel {
                                       head_.backward_tensor);
   }
 
-  double ForwardOfRound() const {
-    return static_cast<double>(work_.layers) * block_.forward_total() + head_.forward_total();
-  }
+  // The computation alone: what tensor ranks exchange uses the links, too, so it hides nothing.
+  double ForwardOfRound() const { return static_cast<double>(work_.layers) * block_.forward + head_.forward; }
   double BackwardOfRound() const {
-    return static_cast<double>(work_.layers) * block_.backward_total() + head_.backward_total();
+    return static_cast<double>(work_.layers) * (block_.backward + block_.recompute) + head_.backward;
   }
   double AllParameters() const {
     return static_cast<double>(work_.layers) * work_.block_parameters + work_.root_parameters;
@@ -242,7 +241,7 @@ class StepModel {
     }
     cost_.communication += GatherSeconds(pool_, group, gradients);
     const double gather = GatherSeconds(pool_, group, trained * work_.param_bytes);
-    Add({.seconds = gather, .hiding = BlocksOfStage(0) * block_.forward_total()});
+    Add({.seconds = gather, .hiding = BlocksOfStage(0) * block_.forward});
   }
 
   void AddUpdate() {

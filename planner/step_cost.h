@@ -27,7 +27,8 @@ struct StepCost {
   double bubble_share() const { return seconds > 0 ? bubble / seconds : 0; }
 };
 
-// REQUIRES: layout.micro x layout.data_ranks() divides work.global, layout.stages x chunks <= work.layers.
+// If the data ranks have unequal numbers of micro-batches, they wait for the one with the most. REQUIRES: layout.micro
+// divides work.global, layout.stages x chunks <= work.layers.
 StepCost CostOfStep(const ModelWork& work, const Pool& pool, const Layout& layout);
 
 }  // namespace trainyard::planner

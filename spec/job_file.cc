@@ -101,6 +101,7 @@ void CompleteJob(const JobFile& file, v1::JobSpec* spec, Problems* problems, Pos
   if (spec->has_command() && !spec->command().has_workdir() && positions->count("command.workdir") == 0) {
     spec->mutable_command()->set_workdir(file.working_directory);
   }
+  if (file.before_checks != nullptr) file.before_checks(spec, positions);
   DropInvalid(spec, positions, problems);
   ValidateJob(*spec, *positions, problems);
 }

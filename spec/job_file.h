@@ -25,6 +25,8 @@ struct JobFile {
   // Returns the text of the file that train.data.chat_template names; null: the job must contain the text.
   std::function<absl::StatusOr<std::string>(const std::string& path)> read_chat_template = nullptr;
   std::vector<std::string> overrides;  // "key=value", value in YAML; overrides the file and earlier entries
+  // Changes the complete job before it is checked, and the positions of its keys; null: the job stays as it is.
+  std::function<void(v1::JobSpec* spec, Positions* positions)> before_checks = nullptr;
 };
 
 // Returns the spec with its preset applied, checked by ValidateJob. The coordinator sets the defaults later
@@ -39,7 +41,7 @@ void ApplyOverrides(const JobFile& file, v1::JobSpec* spec, Problems* problems, 
 // Fills in the sizes of the model, from its preset or config.json.
 void CompleteModel(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
 // As CompleteModel; also fills in the settings of adapters, the text of the chat template and the folder of a command,
-// removes invalid values, and checks the job.
+// calls `file.before_checks`, removes invalid values, and checks the job.
 void CompleteJob(const JobFile& file, v1::JobSpec* spec, Problems* problems, Positions* positions);
 
 }  // namespace trainyard

@@ -93,6 +93,29 @@ def test_the_planned_job_can_be_written(tmp_path):
     assert "planned.yaml exists already; give another name, or --force to replace it" in again.stderr
 
 
+def test_keys_that_the_plan_replaces_are_no_problem_of_the_job(tmp_path):
+    job = JOB.replace("llama2-7b", "llama3-70b").replace("global: 64, length: 2048", "global: 2048, length: 8192")
+    write_files(tmp_path, hosts=16, job=job + "parallel: {tensor: 5, pipeline: 3, overlap: false}\n")
+
+    plan = plan_of(tmp_path, "--set", "resources.hosts=[a]")
+
+    assert plan["layouts"]
+    assert plan["replaced_keys"] == ["parallel.tensor", "parallel.pipeline"]
+    assert plan["kept_keys"] == ["parallel.overlap"]
+    assert plan["notes"] == ["resources.hosts and resources.exclude_hosts of the job stay as they are; the plan did "
+                             "not consider them"]
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_plan(tmp_path):
+    write_files(tmp_path)
+    for arguments, message in ((["--write", ""], "--write is empty"), (["--write", "-"], "--write is -, but"),
+                               (["--write", "."], ". is a folder; give --write the name of a file"),
+                               (["--write", "no/file.yaml"], "no file can be made in no: No such file"),
+                               (["--force"], "--force replaces the file of --write, which is not given")):
+        done = trainctl("plan", "job.yaml", "--machines", "machines.yaml", *arguments, cwd=tmp_path, expect=2)
+        assert message in done.stderr and not done.stdout, done.stderr
+
+
 def test_a_plan_for_1024_gpus_checks_few_layouts(tmp_path):
     write_files(tmp_path, hosts=128, job=JOB.replace("llama2-7b", "llama3-70b").replace("global: 64", "global: 2048"))
 

@@ -106,7 +106,7 @@ TEST_F(LocalChecksTest, ModelLargerThanMemory_IsRefused) {
   EXPECT_EQ(
       problems.ToStatus().message(),
       "train.model: has 85264896 parameters; with gradients and optimizer state 2 ranks need 2.5 GiB, but this machine "
-      "has 2.0 GiB");
+      "has 2.0 GiB; if the ranks use GPUs, set resources.device: cuda");
 
   Problems none;
   CheckMemory(spec_, uint64_t{4} << 30, {}, &none);
@@ -114,6 +114,25 @@ TEST_F(LocalChecksTest, ModelLargerThanMemory_IsRefused) {
   CheckMemory(spec_, uint64_t{2} << 30, {}, &none);
   CheckMemory(spec_, 0, {}, &none);
   EXPECT_TRUE(none.ok());
+}
+
+// The state is in the memory of the GPUs, unless it is offloaded.
+TEST_F(LocalChecksTest, MemoryOfAJobOnGpus_IsWhatItOffloads) {
+  v1::Model* model = spec_.mutable_train()->mutable_model();
+  model->set_layers(12);
+  model->set_heads(12);
+  model->set_width(768);
+  spec_.mutable_resources()->set_device(v1::DEVICE_CUDA);
+  Problems none;
+  CheckMemory(spec_, uint64_t{64} << 20, {}, &none);
+  EXPECT_TRUE(none.ok()) << none.ToStatus();
+
+  spec_.mutable_parallel()->mutable_offload()->set_optimizer(true);
+  Problems problems;
+  CheckMemory(spec_, uint64_t{64} << 20, {}, &problems);
+  const std::string text(problems.ToStatus().message());
+  EXPECT_NE(text.find("the offloaded state of 1 rank needs "), std::string::npos) << text;
+  EXPECT_NE(text.find(", but this machine has 64.0 MiB"), std::string::npos) << text;
 }
 
 TEST_F(LocalChecksTest, InitialWeights_MustExistAndBeSafetensors) {

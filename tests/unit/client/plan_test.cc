@@ -53,6 +53,22 @@ TEST(MachinesOfHosts, GroupsEqualHosts_AndLeavesOutThoseWithoutRanks) {
   EXPECT_THAT(machines->notes, testing::Contains(HasSubstr("the links of the hosts are not known")));
 }
 
+TEST(MachinesOfHosts, LeavesOutHostsThatTheJobDoesNotAllow) {
+  v1::ListHostsResponse hosts;
+  for (const char* name : {"a", "b", "c"}) *hosts.add_hosts() = HostOf(name, "", 0, 2);
+  v1::JobSpec spec;
+  spec.mutable_resources()->add_exclude_hosts("b");
+  const auto without_b = MachinesOfHosts(hosts, spec);
+  ASSERT_TRUE(without_b.ok()) << without_b.status();
+  EXPECT_EQ(without_b->machines.groups(0).hosts(), 2u);
+  EXPECT_THAT(without_b->notes, testing::Contains("1 host left out: in resources.exclude_hosts of the job"));
+
+  spec.mutable_resources()->add_hosts("d");
+  EXPECT_THAT(std::string(MachinesOfHosts(hosts, spec).status().message()),
+              HasSubstr("no host of the coordinator can get ranks (3 hosts left out: not in resources.hosts of the "
+                        "job)"));
+}
+
 TEST(MachinesOfHosts, OfAJobOnCpus_IgnoresGpus) {
   v1::ListHostsResponse hosts;
   *hosts.add_hosts() = HostOf("a", "NVIDIA GeForce RTX 4090", 2, 4);
@@ -125,14 +141,64 @@ std::vector<planner::Pool> SamplePools() {
 
 TEST(PlanText, BeginsWithTheRecommendation_AndEndsWithItsKeys) {
   const std::string text = PlanText(SamplePlan(), SamplePools(), 0);
-  EXPECT_THAT(text, HasSubstr("pod (gpu): 1 host x 8 ranks, 69.8 GiB usable for each, 450 GB/s within a host\n"));
+  EXPECT_THAT(text,
+              HasSubstr("pod (gpu): 1 host x 8 ranks, 69.8 GiB usable for each (of 80 GB), 450 GB/s within a host\n"));
   EXPECT_THAT(text, HasSubstr("Recommended: fsdp on 8 ranks\n  because\n  divides sample 8, attribute 1, parameter 1 "
                               "(stored parameters in 8 shards): 64 x 2048 -> 8 x 8 x 2048\n"));
   EXPECT_THAT(text, HasSubstr("fsdp    8      4 x 2           2 s   65.5k     3.0 GiB  25.0 %         0.0 %\n"));
   EXPECT_THAT(text, HasSubstr("Decision tree, case 2: ZeRO, because it does not fit; the layout above agrees\n"));
-  EXPECT_THAT(text, HasSubstr("1000 layouts compared by time, the memory of 12 planned. Not chosen:\n"
-                              "  900 are slower\n  95 need more\n"));
+  EXPECT_THAT(text,
+              HasSubstr("996 layouts considered (the time of 1000 predicted, the memory of 12 planned): 1 listed, "
+                        "995 not chosen. Of these\n  900 are slower\n  95 need more\n\n"));
   EXPECT_THAT(text, HasSubstr("\nKeys for the job file:\ntrain:\n"));
+}
+
+TEST(PlanText, OfFewerRanksThanThereAre_SaysHowManyStayUnused) {
+  std::vector<planner::Pool> pools = SamplePools();
+  pools[0].hosts = 3;
+  EXPECT_THAT(PlanText(SamplePlan(), pools, 0),
+              HasSubstr("Recommended: fsdp on 8 ranks (16 of the 24 ranks of pod stay unused)\n"));
+}
+
+TEST(PlanText, OfOffload_ShowsTheMemoryOfAHost_AndOfALongStep_Minutes) {
+  planner::JobPlan plan = SamplePlan();
+  plan.layouts[0].memory.host = uint64_t{2} << 30;
+  plan.layouts[0].cost.seconds = 7500;
+  const std::string text = PlanText(plan, SamplePools(), 0);
+  EXPECT_THAT(text, HasSubstr("HOST MEMORY\n"));
+  EXPECT_THAT(text, HasSubstr("16.0 GiB\n"));
+  EXPECT_THAT(text, HasSubstr("2h05m"));
+}
+
+TEST(PlanText, IfTheTreeDiffers_ComparesTheTimes) {
+  planner::JobPlan plan = SamplePlan();
+  plan.tree_agrees = false;
+  plan.layouts[0].layout.data = v1::DATA_PARALLEL_DDP;
+  EXPECT_THAT(PlanText(plan, SamplePools(), 0),
+              HasSubstr("; the cost model differs: no layout above is one of these\n"));
+  plan.layouts.push_back(plan.layouts[0]);
+  plan.layouts[1].layout.data = v1::DATA_PARALLEL_FSDP;
+  plan.layouts[1].cost.seconds = 2.5;
+  EXPECT_THAT(
+      PlanText(plan, SamplePools(), 0),
+      HasSubstr("; the cost model differs: the first of these above, fsdp on 8 ranks, takes 2.5 s instead of 2 s\n"));
+}
+
+TEST(PlanText, OfManyReasons_CountsThoseThatAreNotShown) {
+  planner::JobPlan plan = SamplePlan();
+  plan.rejected.assign(8, {.reason = "are slower", .count = 10});
+  EXPECT_THAT(PlanText(plan, SamplePools(), 0), HasSubstr("  20 have 2 other reasons, which --json lists\n"));
+  EXPECT_EQ(PlanJson(plan, SamplePools(), {})["considered"], 81);
+}
+
+TEST(PlanText, OfAJobWithALayout_NamesTheKeysThatItReplacesAndThoseThatStay) {
+  planner::JobPlan plan = SamplePlan();
+  plan.job_keys.replaced = {"train.batch.micro", "parallel.tensor"};
+  plan.job_keys.kept = {"parallel.overlap"};
+  EXPECT_THAT(
+      PlanText(plan, SamplePools(), 0),
+      HasSubstr("The job has train.batch.micro, parallel.tensor, which the keys below replace: remove them first, "
+                "or let --write FILE write the whole job. Kept: parallel.overlap.\n\nKeys for the job file:\n"));
 }
 
 TEST(PlanText, OfAClassifier_CountsSamples) {
@@ -172,6 +238,15 @@ TEST(NothingFits, NamesWhatComesNearest) {
   nearest.needed_bytes = uint64_t{90} << 30;
   EXPECT_THAT(NothingFits(plan, SamplePools()), HasSubstr("fsdp on 8 ranks of pod, needs 90.0 GiB of 69.8 GiB; use "));
   EXPECT_EQ(PlanJson(plan, SamplePools(), {})["nearest"]["ranks"], 8);
+  EXPECT_THAT(NothingFits(plan, SamplePools()), HasSubstr("use more ranks, or shorter sequences"));
+  EXPECT_THAT(NothingFits(plan, SamplePools()), HasSubstr(", or 16-bit types (train.precision)"));
+  plan.enough_ranks = 64;
+  plan.work.global = 32;
+  plan.work.param_bytes = 2;
+  EXPECT_THAT(
+      NothingFits(plan, SamplePools()),
+      HasSubstr("use 64 ranks of this kind (with fsdp and recompute blocks, and train.batch.global 64 or more), or "));
+  EXPECT_THAT(NothingFits(plan, SamplePools()), testing::Not(HasSubstr("16-bit")));
 
   std::vector<planner::Pool> pools = SamplePools();
   pools[0].host_memory_bytes = uint64_t{16} << 30;
@@ -195,6 +270,13 @@ TEST(EstimateText, OfThePaper_ShowsTheSavingsAsRanksGrow) {
   EXPECT_THAT(text, HasSubstr("64 (these)    3.82 x  7.21 x  64 x\n"));
   EXPECT_THAT(text, HasSubstr("1024          3.99 x  7.95 x  1024 x\n"));
   EXPECT_THAT(text, HasSubstr("N, very many  4 x     8 x     N x\n"));
+}
+
+TEST(EstimateText, OfASmallModel_IsInMB_AndNamesItsRanksOnce) {
+  const std::string text = EstimateText({.parameters = 7e6, .ranks = 4, .convention = planner::Convention::kDocuments});
+  EXPECT_THAT(text, HasSubstr("parameters      14 MB    14 MB   14 MB    3.5 MB\n"));
+  EXPECT_THAT(text, HasSubstr("\n4 (these)"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("\n4  ")));
 }
 
 TEST(EstimateJson, HasBytesAndSavings) {

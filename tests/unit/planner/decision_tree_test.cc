@@ -27,12 +27,12 @@ TEST(Decide, AtEachLeaf_GivesItsAnswerAndItsReason) {
        {.hosts = 1, .usable_bytes = 80 * kGib, .whole_bytes = 120 * kGib, .layer_bytes = kGib, .fast_inside = true},
        2,
        "pipeline, or ZeRO, or tensor",
-       "on its fast links the three take similar times"},
+       "on its fast links the three usually take similar times"},
       {"does not fit on one host with slow links",
        {.hosts = 1, .usable_bytes = 80 * kGib, .whole_bytes = 120 * kGib, .layer_bytes = kGib, .fast_inside = false},
        2,
        "pipeline, or ZeRO, or tensor",
-       "on its slow links a pipeline is the fastest"},
+       "on its slow links a pipeline is usually the fastest"},
       {"the largest layer does not fit",
        {.hosts = 1, .usable_bytes = 8 * kGib, .whole_bytes = 120 * kGib, .layer_bytes = 9 * kGib},
        3,
@@ -46,7 +46,7 @@ TEST(Decide, AtEachLeaf_GivesItsAnswerAndItsReason) {
       {"several hosts with slow links",
        {.hosts = 4, .usable_bytes = 80 * kGib, .whole_bytes = 120 * kGib, .layer_bytes = kGib, .fast_between = false},
        5,
-       "DDP + pipeline + tensor + ZeRO",
+       "DDP + pipeline + tensor + ZeRO-1",
        "the links between hosts are slow"},
   };
   for (const TreeCase& each : cases) {
@@ -69,6 +69,27 @@ TEST(Agrees, ALayout_MayLeaveOutPartsOfACombination) {
   EXPECT_TRUE(Agrees(answer, layout));
   layout.data = v1::DATA_PARALLEL_ZERO1;
   EXPECT_FALSE(Agrees(answer, layout)) << "a pipeline with ZeRO is none of the alternatives";
+}
+
+TEST(Agrees, OnSlowLinks_APipelineIsExpected) {
+  constexpr uint64_t kUsable = 80 * kGib, kWhole = 120 * kGib;
+  const TreeAnswer one_host =
+      Decide({.hosts = 1, .usable_bytes = kUsable, .whole_bytes = kWhole, .layer_bytes = kGib, .fast_inside = false});
+  const TreeAnswer hosts = Decide({.hosts = 4, .usable_bytes = kUsable, .whole_bytes = kWhole, .layer_bytes = kGib});
+  ASSERT_EQ(hosts.leaf, 5);
+  Layout layout;
+  layout.ranks = layout.tensor = 8;
+  EXPECT_FALSE(Agrees(one_host, layout));
+  EXPECT_FALSE(Agrees(hosts, layout));
+  layout.tensor = 2;
+  layout.stages = 2;
+  layout.data = v1::DATA_PARALLEL_ZERO1;
+  EXPECT_TRUE(Agrees(hosts, layout));
+  layout.data = v1::DATA_PARALLEL_FSDP;
+  EXPECT_FALSE(Agrees(hosts, layout)) << "fsdp is not ZeRO-1";
+  layout.data = v1::DATA_PARALLEL_DDP;
+  layout.tensor = 1;
+  EXPECT_TRUE(Agrees(one_host, layout)) << "four copies of a pipeline";
 }
 
 }  // namespace

@@ -63,10 +63,29 @@ TEST(EnumerateCells, OfABatchThatCannotBeDivided_SaysWhy) {
     if (cell.shape.data_ranks() == 8) {
       refused = true;
       EXPECT_TRUE(cell.variants.empty());
-      EXPECT_EQ(cell.refusal, "the global batch cannot be divided equally among the data ranks");
+      EXPECT_EQ(cell.refusal,
+                "the global batch has 4 sequences, fewer than data ranks; with train.batch.global 8 or more, each of 8 "
+                "ranks can have some");
     }
   }
   EXPECT_TRUE(refused);
+}
+
+// 64 sequences on 3 hosts of 8 ranks: all 24 ranks with unequal shares, or 16 ranks with 4 sequences each.
+TEST(EnumerateCells, OfABatchThatAllRanksCannotShareEqually_HasUnequalSharesAndFewerRanks) {
+  std::set<uint64_t> ranks;
+  uint64_t unequal = 0;
+  for (const Layout& layout : AllVariants(PoolOfGpus({.hosts = 3}), {.global = 64, .layers = 8})) {
+    ranks.insert(layout.ranks);
+    EXPECT_EQ(64 % layout.micro, 0u) << LayoutName(layout);
+    if (RoundsOf(layout, 64) * layout.micro * layout.data_ranks() == 64) continue;
+    ++unequal;
+    EXPECT_EQ(layout.ranks, 24u) << LayoutName(layout);
+    EXPECT_EQ(layout.chunks_per_rank, 1u) << "an interleaved pipeline needs equal numbers of micro-batches";
+  }
+  EXPECT_GT(unequal, 0u);
+  EXPECT_EQ(ranks, (std::set<uint64_t>{24, 16, 8, 1}));
+  EXPECT_EQ(BatchName({.ranks = 7, .micro = 2}, 64), "2 x 5") << "32 micro-batches on 7 ranks";
 }
 
 TEST(ApplyLayout, ReplacesTheKeysOfALayoutOnly) {
@@ -86,6 +105,47 @@ TEST(ApplyLayout, ReplacesTheKeysOfALayoutOnly) {
   EXPECT_EQ(spec.parallel().pipeline().stages(), 2u);
   EXPECT_EQ(spec.parallel().pipeline().schedule(), v1::PIPELINE_SCHEDULE_INTERLEAVED);
   EXPECT_FALSE(spec.parallel().overlap()) << "a key that a layout does not decide";
+}
+
+// The layout does not suit the ranks of the job, and its micro-batch is too large; a plan replaces both.
+TEST(ResetLayout, OfAJobThatIsRefused_RemovesWhatAPlanDecides) {
+  const std::vector<std::string> overrides = {
+      "train.batch={global: 2048, micro: 2048, length: 8192}", "train.model.preset=llama3-70b",
+      "parallel={tensor: 5, pipeline: 3, overlap: false, offload: {optimizer: true}}"};
+  EXPECT_NE(Read(kJobOf7b, overrides).Errors(), "");
+  v1::JobSpec given;
+  Problems problems;
+  Positions positions;
+  const v1::JobSpec spec = ReadJobFile({.text = kJobOf7b,
+                                        .file_name = "job.yaml",
+                                        .working_directory = "/home/ada",
+                                        .overrides = overrides,
+                                        .before_checks =
+                                            [&given](v1::JobSpec* job, Positions* places) {
+                                              given = *job;
+                                              ResetLayout(job, places);
+                                            }},
+                                       &problems, &positions);
+  EXPECT_TRUE(problems.ok()) << problems.ToStatus();
+  EXPECT_EQ(spec.resources().ranks(), 1u);
+  EXPECT_EQ(spec.train().batch().micro(), 1u);
+  EXPECT_FALSE(spec.parallel().has_tensor());
+  EXPECT_FALSE(spec.parallel().overlap()) << "stays";
+  EXPECT_EQ(positions.count("parallel.tensor"), 0u);
+
+  const LayoutKeys keys = LayoutKeysOf(given);
+  EXPECT_THAT(keys.replaced,
+              testing::UnorderedElementsAre("train.batch.micro", "parallel.tensor", "parallel.pipeline"));
+  EXPECT_THAT(keys.kept, testing::UnorderedElementsAre("parallel.overlap", "parallel.offload"));
+}
+
+TEST(ResetLayout, OfACommand_ChangesNothing) {
+  v1::JobSpec spec;
+  spec.mutable_command();
+  Positions positions;
+  ResetLayout(&spec, &positions);
+  EXPECT_FALSE(spec.has_train());
+  EXPECT_FALSE(spec.has_resources());
 }
 
 TEST(KeysOfLayout, AreAPartOfAJobFile) {

@@ -92,6 +92,43 @@ TEST(ReadMachines, OfABadFile_ListsAllProblemsWithTheirPlaces) {
   EXPECT_THAT(read.errors, HasSubstr("groups[2].host_memory_bytes: is required for cpu"));
 }
 
+TEST(ReadMachines, OfAnUnknownModel_ReportsOnlyThat) {
+  const auto errors_of = [](const std::string& keys) {
+    return ReadText("groups:\n- {name: a, ranks_per_host: 8, device: gpu, " + keys + "}\n").errors;
+  };
+  const std::string other = errors_of("model: b200");
+  EXPECT_THAT(other, HasSubstr("groups[0].model: expected one of a100, h100, h200 or auto, found 'b200'\n"));
+  EXPECT_THAT(other, testing::Not(HasSubstr("is required")));
+  EXPECT_THAT(errors_of("model: H100"), HasSubstr("found 'H100'; did you mean 'h100'?"));
+
+  const std::string no_map = errors_of("memory_bytes: 80e9, memory_bytes_per_s: 2e12, flops: 5");
+  EXPECT_THAT(no_map, HasSubstr("groups[0].flops: "));
+  EXPECT_THAT(no_map, testing::Not(HasSubstr("is required")));
+  EXPECT_THAT(errors_of("memory_bytes: auto, memory_bytes_per_s: 2e12, flops: {fp32: 6e13}"),
+              HasSubstr("groups[0].memory_bytes: is required without `model`"));
+}
+
+TEST(ReadMachines, OfSeveralUnknownKeys_ListsTheValidKeysOnce) {
+  const std::string errors =
+      ReadText("groups:\n- {name: a, ranks_per_host: 8, device: gpu, model: h100, colour: 1, shape: 2}\n").errors;
+  EXPECT_THAT(errors, HasSubstr("unknown key 'colour'. Valid here: name, hosts, "));
+  EXPECT_THAT(errors, HasSubstr("unknown key 'shape'.\n"));
+}
+
+TEST(ReadMachines, OfAnA100With40Gigabytes_TakesItsMemory) {
+  const ReadResult read =
+      ReadText("groups:\n- {name: a, ranks_per_host: 8, device: gpu, model: a100, memory_bytes: 40e9}\n");
+  ASSERT_EQ(read.errors, "");
+  EXPECT_EQ(PoolsOf(read.machines)[0].memory_bytes, 40'000'000'000u);
+}
+
+TEST(MemoryText, OfSmallAmounts_IsInMiB) {
+  EXPECT_EQ(MemoryText(uint64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(MemoryText(uint64_t{3} << 20), "3.0 MiB");
+  EXPECT_EQ(NeedText(uint64_t{3} << 30, uint64_t{8} << 30), "3.0 of 8.0 GiB");
+  EXPECT_EQ(NeedText(uint64_t{3} << 20, uint64_t{8} << 30), "3.0 MiB of 8.0 GiB");
+}
+
 TEST(ReadMachines, GroupsWithOneName_AreRefused) {
   const ReadResult read = ReadText(absl::StrCat(kPod, R"(- name: pod
   ranks_per_host: 8

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "spec/job_layout.h"
 #include "tests/unit/planner/samples.h"
 
 namespace trainyard::planner {
@@ -60,6 +62,7 @@ TEST(PlanJob, EveryLayout_IsAValidJobThatFits) {
   const Case cases[] = {
       {ReadGoodJob(kJobOf7b), PoolOfGpus({})},
       {ReadGoodJob(kJobOf7b), PoolOfGpus({.hosts = 4, .between = 10e9})},
+      {ReadGoodJob(kJobOf7b), PoolOfGpus({.ranks_per_host = 7})},
       {ReadGoodJob(kJobOf7b, {"train.model.preset=gpt2", "train.batch.length=1024"}), PoolOfGpus({.hosts = 3})},
       {ReadGoodJob(kJobOf7b, {"train.lora={rank: 8}"}), PoolOfGpus({.hosts = 2})},
       {JobOf70b(), PoolOfGpus({.hosts = 32})},
@@ -73,6 +76,7 @@ TEST(PlanJob, EveryLayout_IsAValidJobThatFits) {
           PrepareJob(WithLayout(each.spec, each.pool, planned.layout), {.job_id = "id", .default_run_root = "/runs"});
       ASSERT_TRUE(prepared.ok()) << name << ": " << prepared.status();
       EXPECT_EQ(PlanMemory(prepared->spec), planned.memory) << name;
+      EXPECT_EQ(PlanPipeline(prepared->spec).bubble, planned.bubble) << name;
       EXPECT_LE(planned.needed_bytes, each.pool.usable_bytes()) << name;
       EXPECT_LE(planned.layout.tensor, each.pool.ranks_per_host) << name;
       EXPECT_FALSE(planned.reason.empty());
@@ -118,11 +122,51 @@ TEST(PlanJob, For1024Gpus_PlansTheMemoryOfFewLayouts) {
   EXPECT_EQ(kinds.size(), 5u) << "layouts differ in more than the size of micro-batches";
 }
 
+// 64 sequences on 7 GPUs: unequal shares are better than a single pipeline, or than 4 GPUs.
+TEST(PlanJob, OfABatchThatAllRanksCannotShareEqually_SaysForHowLongRanksAreIdle) {
+  const JobPlan plan = Plan(ReadGoodJob(kJobOf7b), PoolOfGpus({.ranks_per_host = 7}), 20);
+  const auto unequal = std::find_if(plan.layouts.begin(), plan.layouts.end(),
+                                    [](const PlannedLayout& planned) { return planned.layout.data_ranks() == 7; });
+  ASSERT_NE(unequal, plan.layouts.end()) << Reasons(plan);
+  EXPECT_THAT(unequal->reason,
+              HasSubstr("the batch cannot be divided equally, so that the 7 data ranks are idle for "));
+  EXPECT_THAT(unequal->reason, HasSubstr("; train.batch.global 63 or 70 can be"));
+}
+
+TEST(PlanJob, WithFewSequences_ListsNoPipelineWithFewerMicroBatchesThanStages) {
+  const JobPlan plan = Plan(ReadGoodJob(kJobOf7b, {"train.batch.global=4"}), PoolOfGpus({.inside = 10e9}), 100);
+  ASSERT_FALSE(plan.layouts.empty());
+  for (const PlannedLayout& planned : plan.layouts) {
+    EXPECT_GE(RoundsOf(planned.layout, 4), planned.layout.stages) << LayoutName(planned.layout);
+  }
+  EXPECT_THAT(Reasons(plan), HasSubstr("have fewer micro-batches than stages, and others fit"));
+}
+
+// The order of the listed layouts: twice the ranks must save a tenth of the time.
+TEST(PlanJob, IfMoreRanksGainLittle_UsesFewer) {
+  const v1::JobSpec spec = ReadGoodJob(kJobOf7b, {"train.model.preset=gpt2", "train.batch={global: 64, length: 1024}"});
+  const JobPlan slow = Plan(spec, PoolOfGpus({.inside = 1e9}), 20);
+  const JobPlan fast = Plan(spec, PoolOfGpus({}), 20);
+  ASSERT_FALSE(slow.layouts.empty());
+  ASSERT_FALSE(fast.layouts.empty());
+  EXPECT_EQ(fast.layouts[0].layout.ranks, 8u);
+  for (const JobPlan* plan : {&slow, &fast}) {
+    const PlannedLayout& best = plan->layouts[0];
+    for (const PlannedLayout& other : plan->layouts) {
+      // Features count at most 10 %.
+      const double doublings =
+          std::log2(static_cast<double>(other.layout.ranks) / static_cast<double>(best.layout.ranks));
+      EXPECT_LT(best.cost.seconds, 1.1 * other.cost.seconds * std::pow(1.1, doublings)) << LayoutName(other.layout);
+    }
+  }
+}
+
 TEST(PlanJob, OnOneGpuThatIsTooSmall_OffloadsTheOptimizer) {
   const JobPlan plan = Plan(ReadGoodJob(kJobOf7b), PoolOfGpus({.ranks_per_host = 1}));
   ASSERT_FALSE(plan.layouts.empty());
   EXPECT_TRUE(plan.layouts[0].layout.offload);
   EXPECT_THAT(plan.layouts[0].reason, HasSubstr("offload keeps the optimizer state in host memory"));
+  EXPECT_THAT(plan.layouts[0].reason, HasSubstr(" on each host, whose memory is assumed to be unlimited), because "));
   EXPECT_GT(plan.layouts[0].memory.host, 0u);
 }
 
@@ -164,13 +208,15 @@ TEST(PlanJob, IfNothingFits_NamesWhatComesNearest) {
   ASSERT_EQ(plan.nearest.size(), 1u);
   EXPECT_GT(plan.nearest[0].needed_bytes, 75'000'000'000u);
   EXPECT_THAT(Reasons(plan), HasSubstr("need more memory than their ranks have"));
+  ASSERT_GT(plan.enough_ranks, 1u);
+  EXPECT_FALSE(Plan(JobOf70b(), PoolOfGpus({.hosts = plan.enough_ranks, .ranks_per_host = 1})).layouts.empty());
 }
 
 TEST(PlanJob, OfHeadsThatCannotBeDivided_GivesTheReasonOfTheRules) {
   const JobPlan plan =
       Plan(ReadGoodJob(kJobOf7b, {"train.model.preset=gpt2", "train.batch.length=1024"}), PoolOfGpus({}));
   EXPECT_THAT(Reasons(plan), HasSubstr("are refused by the rules of job files: parallel.tensor: is 8, which does not "
-                                       "divide the model's 12 attention heads"));
+                                       "divide the model's 12 attention heads\n"));
 }
 
 TEST(PlanJob, ReplacesTheLayoutOfTheJob_AndKeepsItsOtherKeys) {

@@ -129,6 +129,17 @@ TEST(CostOfStep, OfZero1WithAdapters_CommunicatesTheAdaptersOnly) {
   EXPECT_LT(cost.communication + cost.hidden, 0.02) << "the whole model would take 0.7 s";
 }
 
+// On slow links, the exchanges of tensor ranks take most of a step. They use the same links as the gathers.
+TEST(CostOfStep, OfShardsWithTensorRanks_HidesGathersBehindComputationOnly) {
+  const ModelWork work = WorkOf7b();
+  const Pool pool = PoolOfGpus({.inside = 1e9});
+  Layout layout = Data(8, v1::DATA_PARALLEL_FSDP, 16);
+  layout.tensor = 2;
+  const StepCost cost = CostOfStep(work, pool, layout);
+  EXPECT_GT(cost.hidden, 0);
+  EXPECT_LE(cost.hidden, 1.001 * (cost.compute + cost.recompute));
+}
+
 TEST(CostOfStep, WithoutOverlap_HidesNothing) {
   ModelWork work = WorkOf7b();
   const Pool pool = PoolOfGpus({});
