@@ -22,7 +22,9 @@ JobPlan Plan(const v1::JobSpec& spec, const Pool& pool, uint64_t top = 5) {
   return plan.ok() ? *std::move(plan) : JobPlan();
 }
 
-v1::JobSpec JobOf70b() { return ReadGoodJob(kJobOf7b, {"train.model.preset=llama3-70b", "train.batch.global=2048"}); }
+v1::JobSpec JobOf70b() {
+  return ReadGoodJob(kJobOf7b, {"train.model.preset=llama3-70b", "train.batch={global: 2048, micro: 1, length: 2048}"});
+}
 
 std::string Reasons(const JobPlan& plan) {
   std::string text;
