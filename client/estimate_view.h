@@ -17,8 +17,8 @@ struct EstimateRequest {
   planner::Convention convention = planner::Convention::kTrainyard;
 };
 
-// The table in GB of 1e9 bytes (small amounts in MB of 1e6), how many times less each stage needs on growing numbers of ranks, and what 16 bits
-// halve.
+// The table in GB of 1e9 bytes (small amounts in MB of 1e6), how many times less each stage needs on growing numbers of
+// ranks, and what 16 bits halve.
 std::string EstimateText(const EstimateRequest& request);
 
 // {"convention":"paper","parameters":7e9,"ranks":4,"stages":[{"stage":0,"parameters_bytes":...,"saving":1}],...}

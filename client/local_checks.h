@@ -20,7 +20,8 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
 void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
 // Checks that the machine has the memory that all ranks together need at least: weights, gradients and optimizer state,
-// or, if the job requires GPUs, what is offloaded to the memory of the machine. Does nothing if `machine_bytes` is 0, which means that it is not known.
+// or, if the job requires GPUs, what is offloaded to the memory of the machine. Does nothing if `machine_bytes` is 0,
+// which means that it is not known.
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems);
 
 // The memory of this machine; 0 if it cannot be determined.
