@@ -1,6 +1,5 @@
 #include "common/strict_yaml.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -157,12 +156,11 @@ class Reader {
     }
   }
 
-  // The first problem of a kind of map lists its keys.
+  // Only the first unknown key in a kind of map is reported with the valid keys.
   std::string UnknownKey(const std::string& key, const Descriptor& message) {
     if (key == "<<") return "merge keys (<<) are not supported; write the keys out, or use *alias for the whole value";
-    std::string help = yaml::UnknownKeyHelp(key, message, root_);
-    if (!listed_.insert(&message).second) help.resize(std::min(help.size(), help.find(" Valid here: ")));
-    return absl::StrCat("unknown key '", key.substr(0, 60), "'", help);
+    const bool is_first = listed_.insert(&message).second;
+    return absl::StrCat("unknown key '", key.substr(0, 60), "'", yaml::UnknownKeyHelp(key, message, root_, is_first));
   }
 
   const YamlSource& source_;
@@ -170,7 +168,7 @@ class Reader {
   Problems& problems_;
   Positions* positions_;
   bool omits_lines_ = false;
-  std::set<const Descriptor*> listed_;
+  std::set<const Descriptor*> listed_;  // whose valid keys were reported
 };
 
 // Returns the root of the document in `source`, or adds a problem and returns null. `is_value`: the source is one value
@@ -222,7 +220,7 @@ void SetYamlKey(absl::string_view path, const YamlSource& source, Message* out, 
     const FieldDescriptor* field = yaml::FieldOfKey(*out->GetDescriptor(), keys[i]);
     if (field == nullptr) {
       return error(at, absl::StrCat("unknown key '", keys[i].substr(0, 60), "'",
-                                    yaml::UnknownKeyHelp(keys[i], *out->GetDescriptor(), root)));
+                                    yaml::UnknownKeyHelp(keys[i], *out->GetDescriptor(), root, true)));
     }
     at = yaml::JoinKeys(at, keys[i]);
     // Only the key that is set gets the new position: the maps that contain it keep their positions in the file.

@@ -196,7 +196,7 @@ std::string SetEnum(const Scalar& scalar, const FieldDescriptor& field, Message*
     return "";
   }
   std::vector<std::string> names = EnumNames(type);
-  // If every name is a letter and a number, such as h100, a similar name means something else.
+  // If every name is a letter and a number, such as h100, a similar one such as b200 is another thing, not a mistake.
   const bool are_numbered = std::all_of(names.begin(), names.end(), [](const std::string& name) {
     return name.size() > 1 && IsDigits(absl::string_view(name).substr(1));
   });

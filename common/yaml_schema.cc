@@ -182,7 +182,7 @@ bool HasDefaultValue(const google::protobuf::Message& message, const FieldDescri
   return FieldYaml(message, field) == FieldYaml(*other, field);
 }
 
-std::string UnknownKeyHelp(absl::string_view key, const Descriptor& message, const Descriptor& root) {
+std::string UnknownKeyHelp(absl::string_view key, const Descriptor& message, const Descriptor& root, bool lists_keys) {
   std::string help;
   std::string nearest = NearestName(key, KeysOf(message));
   std::vector<std::string> elsewhere;
@@ -195,6 +195,7 @@ std::string UnknownKeyHelp(absl::string_view key, const Descriptor& message, con
   } else {
     help = ".";
   }
+  if (!lists_keys) return help;
   return absl::StrCat(help, " Valid here: ", absl::StrJoin(KeysOf(message), ", "));
 }
 

@@ -41,10 +41,10 @@ std::string TextProblem(const google::protobuf::FieldDescriptor& field, absl::st
 std::string FieldPathOf(const google::protobuf::Descriptor& message, absl::string_view keys);
 // Whether the field has the value that ApplyDefaults would give it.
 bool HasDefaultValue(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
-// "; did you mean 'steps'? Valid here: ..." for a key that `message` does not have. Also searches the rest of the
-// schema for the same key.
+// "; did you mean 'steps'? Valid here: ..." for a key that `message` does not have; `lists_keys` false: without the
+// valid keys. Also searches the rest of the schema for the same key.
 std::string UnknownKeyHelp(absl::string_view key, const google::protobuf::Descriptor& message,
-                           const google::protobuf::Descriptor& root);
+                           const google::protobuf::Descriptor& root, bool lists_keys);
 
 // A number in its shortest notation: 0.1, 3e-04 for 0.0003, whole numbers without a point.
 std::string NumberText(double value);
