@@ -92,11 +92,6 @@ std::string ShapesText(const planner::JobPlan& plan, const planner::Layout& layo
   return text;
 }
 
-// What the ranks of one host offload to its memory.
-uint64_t HostBytes(const planner::Layout& layout, const planner::Pool& pool, const MemoryPlan& memory) {
-  return std::min(layout.ranks, pool.ranks_per_host) * memory.host;
-}
-
 std::string LayoutRows(const planner::JobPlan& plan, const std::vector<planner::Pool>& pools, int columns) {
   std::vector<std::vector<std::string>> rows = {{"", "LAYOUT", "RANKS", "MICRO x NUMBER", "STEP",
                                                  HasTokens(plan.work) ? "TOKENS/S" : "SAMPLES/S", "MEMORY",
@@ -111,7 +106,8 @@ std::string LayoutRows(const planner::JobPlan& plan, const std::vector<planner::
                     planner::BatchName(planned.layout, plan.work.global), StepText(planned.cost.seconds),
                     Amount(planned.tokens_per_s), BytesText(planned.needed_bytes),
                     ShareText(planned.cost.communication_share()), ShareText(planned.bubble)});
-    if (offloads) rows.back().push_back(BytesText(HostBytes(planned.layout, pools[planned.pool], planned.memory)));
+    const uint64_t host_bytes = planner::HostBytes(pools[planned.pool], planned.layout, planned.memory);
+    if (offloads) rows.back().push_back(BytesText(host_bytes));
     if (pools.size() > 1) rows.back().push_back(pools[planned.pool].name);
   }
   return Table(rows, columns);
@@ -218,7 +214,9 @@ std::string NothingFits(const planner::JobPlan& plan, const std::vector<planner:
   const std::string more =
       plan.enough_ranks == 0
           ? "more ranks"
-          : absl::StrCat(Plural(plan.enough_ranks, "rank"), " of this kind (with fsdp and recompute blocks",
+          : absl::StrCat(Plural(plan.enough_ranks, "rank"), " on ",
+                         Plural(plan.enough_ranks / pool.ranks_per_host, "host"),
+                         " of this kind (with fsdp and recompute blocks",
                          plan.enough_ranks <= plan.work.global
                              ? ""
                              : absl::StrCat(", and train.batch.global ", plan.enough_ranks, " or more"),

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -60,11 +59,9 @@ uint64_t MostEqualRanks(uint64_t global, uint64_t most, uint64_t unit) {
 std::set<uint64_t, std::greater<>> RankCounts(const Pool& pool, const JobFacts& job) {
   const uint64_t all = pool.ranks();
   std::set<uint64_t, std::greater<>> counts = {all, pool.ranks_per_host, 1};
-  for (const uint64_t count : {all / 2, std::gcd(all, job.global)}) {
-    // Layouts fill whole hosts, or divide one equally.
-    const bool fills = count > 0 && (count % pool.ranks_per_host == 0 || pool.ranks_per_host % count == 0);
-    if (fills) counts.insert(count);
-  }
+  // Half of the ranks, if they fill whole hosts or divide one equally.
+  const uint64_t half = all / 2;
+  if (half > 0 && (half % pool.ranks_per_host == 0 || pool.ranks_per_host % half == 0)) counts.insert(half);
   // Whole hosts, and ranks of one host.
   for (const uint64_t count : {MostEqualRanks(job.global, pool.hosts, pool.ranks_per_host),
                                MostEqualRanks(job.global, pool.ranks_per_host, 1)}) {

@@ -47,7 +47,7 @@ struct LayoutKeys {
 };
 LayoutKeys LayoutKeysOf(const v1::JobSpec& spec);
 
-// "fsdp, stages 2, tensor 4, blocks recomputed": what distinguishes the layout, without numbers of ranks and batches.
+// "zero1, 2 stages, tensor 4, recompute blocks": what distinguishes the layout, without numbers of ranks and batches.
 std::string LayoutName(const Layout& layout);
 
 // The micro-batches of a step of `global` sequences on the data rank that has the most.

@@ -72,7 +72,7 @@ std::string StrategyReason(const Pool& pool, const Layout& layout) {
 std::string OffloadReason(const PlannedLayout& planned, const Pool& pool) {
   if (planned.memory.host == 0 || pool.device != v1::DEVICE_CUDA) return "";
   const Layout& layout = planned.layout;
-  const uint64_t on_host = std::min(layout.ranks, pool.ranks_per_host) * planned.memory.host;
+  const uint64_t on_host = HostBytes(pool, layout, planned.memory);
   return absl::StrCat("offload keeps ",
                       !layout.offload                 ? "what the job says"
                       : ShardsParameters(layout.data) ? "the optimizer state and the parameters"
@@ -128,15 +128,21 @@ std::string ReasonOf(const PlannedLayout& planned, const Pool& pool, const TreeF
   return absl::StrJoin(parts, "; ");
 }
 
-// The first of twice, four times, ... the ranks of the pool with which fsdp with recompute fits; 0 if none is enough.
+// The first of twice, four times, ... the ranks of the pool, on more hosts of its kind, with which fsdp with recompute
+// fits; 0 if none is enough.
 uint64_t EnoughRanks(const PreparedPool& prepared, const ModelWork& work) {
   constexpr uint64_t kRanksMax = 65536;  // as resources.ranks
+  const Pool& pool = *prepared.pool;
   Layout layout;
   layout.data = v1::DATA_PARALLEL_FSDP;
   layout.recompute = v1::RECOMPUTE_MODE_BLOCKS;
-  for (layout.ranks = 2 * prepared.pool->ranks(); layout.ranks <= kRanksMax; layout.ranks *= 2) {
+  for (layout.ranks = 2 * pool.ranks(); layout.ranks <= kRanksMax; layout.ranks *= 2) {
     layout.reduce_every_micro_batch = work.global > layout.ranks;
-    if (BytesOfLayout(prepared, layout, false) <= prepared.pool->usable_bytes()) return layout.ranks;
+    v1::JobSpec spec = prepared.resolved;
+    ApplyLayout(layout, &spec);
+    const MemoryPlan memory = PlanMemory(spec);
+    const bool fits = NeededBytes(pool, memory) <= pool.usable_bytes();
+    if (fits && FitsHost(pool, HostBytes(pool, layout, memory))) return layout.ranks;
   }
   return 0;
 }
@@ -158,6 +164,10 @@ v1::JobSpec WithLayout(const v1::JobSpec& spec, const Pool& pool, const Layout& 
   ApplyLayout(layout, &out);
   out.mutable_resources()->set_device(pool.device);
   return out;
+}
+
+uint64_t HostBytes(const Pool& pool, const Layout& layout, const MemoryPlan& memory) {
+  return std::min(layout.ranks, pool.ranks_per_host) * memory.host;
 }
 
 std::string KeysOfLayout(const Pool& pool, const Layout& layout) { return WriteYaml(WithLayout({}, pool, layout)); }

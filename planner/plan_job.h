@@ -1,9 +1,9 @@
-// Chooses a layout for a job on given machines: enumerates layouts (layout.h), orders them by the time of a step that
-// the cost model predicts (step_cost.h), and takes the first ones that the rules of job files accept and that fit into
-// memory by the plan that `trainctl validate --memory` prints. Pure; the same result for the same input.
+// Chooses a layout for a job on given machines: enumerates layouts (layout.h), orders them (search.h) by the time of a
+// step that the cost model predicts (step_cost.h), and takes the first ones that the rules of job files accept and that
+// fit into memory by the plan that `trainctl validate --memory` prints. Pure; the same result for the same input.
 //
 //   ASSIGN_OR_RETURN(JobPlan plan, PlanJob(spec, pools, {.top = 5}));
-//   plan.layouts[0]     // the fastest that fits; none: nothing fits
+//   plan.layouts[0]     // the recommended one; none: nothing fits
 //
 // Every step of a job costs the same here, so plans are for workloads that do not change while they run.
 #pragma once
@@ -59,7 +59,7 @@ struct NearMiss {
 };
 
 struct JobPlan {
-  std::vector<PlannedLayout> layouts;  // the fastest first; at most one for each combination of ranks and strategies
+  std::vector<PlannedLayout> layouts;  // the best first; at most one for each combination of ranks and strategies
   std::vector<Rejection> rejected;
   uint64_t candidates = 0;     // layouts whose time was predicted
   uint64_t memory_plans = 0;   // layouts whose memory was planned
@@ -70,7 +70,7 @@ struct JobPlan {
   ModelWork work;
   LayoutKeys job_keys;            // of the job as it was given; set by the caller, for the output
   std::vector<NearMiss> nearest;  // if there are no layouts: the one that comes nearest to fitting
-  uint64_t enough_ranks = 0;      // if there are no layouts: as many on more hosts of the kind would fit; 0: unknown
+  uint64_t enough_ranks = 0;      // if there are no layouts: with so many, on more equal hosts, one fits; 0: unknown
 };
 
 // REQUIRES: `spec` trains and was read without errors (spec/job_file.h), `pools` is not empty. The keys of `spec` that
@@ -80,6 +80,9 @@ absl::StatusOr<JobPlan> PlanJob(const v1::JobSpec& spec, const std::vector<Pool>
 
 // The job with the keys of `layout` and the device of `pool`.
 v1::JobSpec WithLayout(const v1::JobSpec& spec, const Pool& pool, const Layout& layout);
+
+// The bytes that the ranks of one host offload to its memory.
+uint64_t HostBytes(const Pool& pool, const Layout& layout, const MemoryPlan& memory);
 
 // The keys alone, as YAML that can be copied into a job file.
 std::string KeysOfLayout(const Pool& pool, const Layout& layout);

@@ -16,11 +16,10 @@ namespace trainyard::planner {
 namespace {
 
 constexpr char kDoesNotFit[] = "need more memory than their ranks have";
-constexpr char kSlowerVariant[] = "are slower variants of a listed layout";
+constexpr char kOtherVariant[] = "are other variants of a listed layout";
 constexpr char kNotCompared[] = "come after the listed ones; their memory was not planned";
-constexpr char kStopped[] = "were not checked, because the search had reached its limit";
-
 constexpr char kStarved[] = "have fewer micro-batches than stages, and others fit";
+constexpr char kStopped[] = "were not checked, because the search had reached its limit";
 
 // The prediction is not exact to a percent, so of two layouts whose times differ by less, the one with fewer features
 // comes first.
@@ -112,6 +111,10 @@ uint64_t NeededBytes(const Pool& pool, const MemoryPlan& memory) {
   return memory.device_total() + (pool.device == v1::DEVICE_CPU ? memory.host : 0);
 }
 
+bool FitsHost(const Pool& pool, uint64_t host_bytes) {
+  return pool.host_memory_bytes == 0 || host_bytes <= pool.host_memory_bytes;
+}
+
 void LayoutSearch::Run(bool offload, JobPlan* plan) {
   Collect(offload, plan);
   const uint64_t last_plan = plan->memory_plans + kMemoryPlansMax;
@@ -175,8 +178,10 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
   const PreparedPool& prepared = pools_[candidate.pool];
   const Layout& layout = candidate.layout;
   const std::string kind = KindOfLayout(layout, candidate.pool);
-  if (accepted_.count(kind) > 0) return Reject(kSlowerVariant);
-  if (candidate.starved && !plan->layouts.empty()) return Reject(kStarved);
+  if (accepted_.count(kind) > 0) return Reject(kOtherVariant);
+  // Candidates that are not starved come first.
+  const bool others_fit = !plan->layouts.empty() && !IsStarved(plan->layouts[0].layout, work_.global);
+  if (candidate.starved && others_fit) return Reject(kStarved);
   if (!LeastFits(candidate, plan)) return Reject(kDoesNotFit);
   const std::string group =
       absl::StrCat(StateGroup(layout, candidate.pool, work_), "/", layout.ranks, "/", layout.chunks_per_rank, "/",
@@ -227,8 +232,8 @@ bool LayoutSearch::Fits(const Candidate& candidate, MemoryPlan* memory, JobPlan*
   *memory = PlanMemory(spec);
   ++plan->memory_plans;
   const uint64_t needed = NeededBytes(pool, *memory), usable = pool.usable_bytes();
-  const uint64_t on_host = std::min(candidate.layout.ranks, pool.ranks_per_host) * memory->host;
-  const bool fits_host = pool.host_memory_bytes == 0 || on_host <= pool.host_memory_bytes;
+  const uint64_t on_host = HostBytes(pool, candidate.layout, *memory);
+  const bool fits_host = FitsHost(pool, on_host);
   if (needed <= usable && fits_host) return true;
   const auto share_of = [](uint64_t bytes, uint64_t available) {
     return static_cast<double>(bytes) / static_cast<double>(std::max<uint64_t>(available, 1));

@@ -24,6 +24,8 @@ struct PreparedPool {
 
 // The bytes that a rank needs on its device. On a CPU, offloaded state is in the same memory.
 uint64_t NeededBytes(const Pool& pool, const MemoryPlan& memory);
+// Whether a host has the memory for what its ranks offload (HostBytes).
+bool FitsHost(const Pool& pool, uint64_t host_bytes);
 
 class LayoutSearch {
  public:

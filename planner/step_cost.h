@@ -24,7 +24,6 @@ struct StepCost {
   double hidden = 0;         // communication behind computation; not part of the sum
 
   double communication_share() const { return seconds > 0 ? communication / seconds : 0; }
-  double bubble_share() const { return seconds > 0 ? bubble / seconds : 0; }
 };
 
 // If the data ranks have unequal numbers of micro-batches, they wait for the one with the most. REQUIRES: layout.micro

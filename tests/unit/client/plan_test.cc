@@ -243,9 +243,8 @@ TEST(NothingFits, NamesWhatComesNearest) {
   plan.enough_ranks = 64;
   plan.work.global = 32;
   plan.work.param_bytes = 2;
-  EXPECT_THAT(
-      NothingFits(plan, SamplePools()),
-      HasSubstr("use 64 ranks of this kind (with fsdp and recompute blocks, and train.batch.global 64 or more), or "));
+  EXPECT_THAT(NothingFits(plan, SamplePools()), HasSubstr("use 64 ranks on 8 hosts of this kind (with fsdp and "
+                                                          "recompute blocks, and train.batch.global 64 or more), or "));
   EXPECT_THAT(NothingFits(plan, SamplePools()), testing::Not(HasSubstr("16-bit")));
 
   std::vector<planner::Pool> pools = SamplePools();

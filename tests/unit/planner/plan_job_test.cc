@@ -144,6 +144,13 @@ TEST(PlanJob, WithFewSequences_ListsNoPipelineWithFewerMicroBatchesThanStages) {
   EXPECT_THAT(Reasons(plan), HasSubstr("have fewer micro-batches than stages, and others fit"));
 }
 
+TEST(PlanJob, IfOnlyPipelinesWithFewerMicroBatchesThanStagesFit_ListsThemAll) {
+  const v1::JobSpec spec = ReadGoodJob(kJobOf7b, {"train.batch={global: 1, length: 512}", "train.lora={rank: 8}"});
+  const JobPlan plan = Plan(spec, PoolOfGpus({.memory_bytes = 24'000'000'000}));
+  EXPECT_EQ(plan.layouts.size(), 2u) << Reasons(plan);  // 4 and 8 stages; adapters have no tensor ranks
+  EXPECT_THAT(Reasons(plan), testing::Not(HasSubstr("and others fit")));
+}
+
 // The order of the listed layouts: twice the ranks must save a tenth of the time.
 TEST(PlanJob, IfMoreRanksGainLittle_UsesFewer) {
   const v1::JobSpec spec = ReadGoodJob(kJobOf7b, {"train.model.preset=gpt2", "train.batch={global: 64, length: 1024}"});
@@ -192,6 +199,18 @@ TEST(PlanJob, IfTheHostIsTooSmall_NearestIsByTheMemoryThatIsTooSmall) {
   EXPECT_TRUE(plan.layouts.empty());
   ASSERT_EQ(plan.nearest.size(), 1u);
   EXPECT_GT(plan.nearest[0].share, 1);
+}
+
+// The state that the job offloads must fit into the memory of the hosts, too.
+TEST(PlanJob, IfTheHostIsTooSmall_EnoughRanksFitIntoTheMemoryOfTheirHosts) {
+  const v1::JobSpec spec = ReadGoodJob(kJobOf7b, {"parallel.offload.optimizer=true"});
+  Pool pool = PoolOfGpus({});
+  pool.host_memory_bytes = 20'000'000'000;
+  const JobPlan plan = Plan(spec, pool);
+  EXPECT_TRUE(plan.layouts.empty());
+  EXPECT_EQ(plan.enough_ranks, 64u) << "8 hosts; on 4, each would need 20.2 GB";
+  pool.hosts = 8;
+  EXPECT_FALSE(Plan(spec, pool).layouts.empty());
 }
 
 // A stage with a single block stores the input of the block, not its activations, for each micro-batch in flight.
