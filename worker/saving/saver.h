@@ -84,6 +84,9 @@ class Saver {
   // Removes the snapshots. Called when the rank has completed its work and no process will need them.
   void DropSnapshots();
 
+  // Whether a save is under way, which the next Update may commit.
+  bool IsSaving() const { return under_way_ != nullptr; }
+
   void AddTerms(AgreementTerms& terms) const;
   // `sum` is over the terms of step `of_step`.
   void Update(uint64_t step, uint64_t of_step, const AgreementTerms& sum);

@@ -34,8 +34,8 @@ class MetricsThread {
   MetricsThread(const MetricsThread&) = delete;
   MetricsThread& operator=(const MetricsThread&) = delete;
 
-  // Has the fence checked, and then the line appended. No line is appended once the fence belongs to another generation
-  // or job. A line is dropped if more than kPendingBytesMax wait.
+  // Has the fence checked, and then the line appended: in about 50 ms, or immediately if a caller awaits it. No line is
+  // appended once the fence belongs to another generation or job. A line is dropped if more than kPendingBytesMax wait.
   void Write(absl::string_view line);
   // Has the fence checked.
   void Check();

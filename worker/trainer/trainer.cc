@@ -327,7 +327,7 @@ absl::Status Trainer::ReadAgreement() {
   const AgreementTerms sum = AgreementTerms::FromArray(terms_.const_data_ptr<double>());
   AgreedStep agreed = agreement_.Read(sum);
   // The saver may commit a checkpoint of an earlier step now, and its line must be written before. It usually is.
-  if (order_.rank == 0) metrics_->Await(kMetricsWait);
+  if (order_.rank == 0 && saver_.IsSaving()) metrics_->Await(kMetricsWait);
   saver_.Update(step_, record_.step, sum);
   if (agreed.stop && !leave_ && order_.rank == 0) {
     log_ << (agreed.is_requested ? "stop requested" : "a rank must leave (SIGTERM)") << ": all ranks leave after step "
