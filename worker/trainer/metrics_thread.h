@@ -1,7 +1,7 @@
-// The thread of rank 0 that, for each step, checks the fence of the run folder (run_folder.h) and appends lines to
-// metrics.jsonl. The folder may be on a network file system whose server does not answer. Then even the `stat` of the
-// fence blocks, and if the loop made these calls, every rank would wait for rank 0. Instead, the lines wait in memory,
-// and training continues.
+// The thread of rank 0 that checks the fence of the run folder (run_folder.h) and appends the lines of each step to
+// metrics.jsonl, those of steps within 50 ms together. The folder may be on a network file system whose server does not
+// answer. Then even the `stat` of the fence blocks, and if the loop made these calls, every rank would wait for rank 0.
+// Instead, the lines wait in memory, and training continues.
 //
 //   metrics.Write(MetricsLine(record))   for each step; returns immediately
 //   metrics.fence()                      what the newest check has found
