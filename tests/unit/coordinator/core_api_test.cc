@@ -231,9 +231,7 @@ TEST_F(CoreApi, VersionOfAJob_GrowsWithStoredChanges_NotWithSteps_AndNeverFallsB
 
 TEST_F(CoreApi, GetThenWatch_LosesAndRepeatsNothing) {
   FakeHost host(harness_, "w1", 1, 11);
-  host.Attach();
-  harness_.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness_, host, kJob);
+  RunJobOn(host);
   host.Report(Key(kJob, 1, 0), 1, 3);
   const v1::Job job = harness_.Get(kJob);
   host.Report(Key(kJob, 1, 0), 4, 5);
@@ -352,9 +350,7 @@ TEST_F(CoreApi, RepeatedSubmit_ReturnsTheFirstAnswer_AlsoAfterARestartAndTheEndO
 
 TEST_F(CoreApi, RestartAndSaveWithAnId_TakeEffectOnce_AlsoIfTheNextCoordinatorGetsThemAgain) {
   FakeHost host(harness_, "w1", 1, 11);
-  host.Attach();
-  harness_.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness_, host, kJob);
+  RunJobOn(host);
   v1::RestartRequest restart;
   restart.set_job_id(kJob);
   restart.set_now(true);

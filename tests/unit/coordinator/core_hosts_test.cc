@@ -68,9 +68,7 @@ TEST(CoreHosts, FailureAfterTheLastStep_IsDecided_AlsoIfAHostOfTheJobNeverAttach
 TEST(CoreHosts, RestoreThatIsReportedAgain_FromAnOlderOutbox_RemovesNoLaterCheckpoint) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   host.Save(Key(kJob, 1, 0), 2);
   host.Kill(Key(kJob, 1, 0), 9);
   host.Apply(/*start=*/false);
@@ -480,9 +478,7 @@ TEST(CoreHosts, LargeJob_IsNotOvertakenForever) {
 TEST(CoreHosts, FactOfASilentHost_IsAContact_EvenIfItsStreamEndsBeforeTheNextTick) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(1), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   std::erase(harness.alive, host.session);
   harness.Advance(absl::Seconds(8));
   ASSERT_GT(harness.HostOf("w1").last_heard_s(), 7);

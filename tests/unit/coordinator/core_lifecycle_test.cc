@@ -13,11 +13,7 @@ using ::testing::IsEmpty;
 
 // A job of one rank that runs on one host.
 struct RunningJob {
-  RunningJob() {
-    host.Attach();
-    harness.Submit(MakeSpec(1), kJob);
-    BringToRunning(harness, host, kJob);
-  }
+  RunningJob() { RunJobOn(host); }
 
   Harness harness;
   FakeHost host{harness, "w1", 1, 11};
@@ -161,9 +157,7 @@ TEST(CoreLifecycle, Cancel_WhileStarting_EndsTheTrainersImmediately) {
 TEST(CoreLifecycle, Cancel_WhileRunning_StopsAtAStep) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   host.Report(Key(kJob, 1, 0), 1, 4);
 
   harness.Cancel(kJob);
@@ -179,9 +173,7 @@ TEST(CoreLifecycle, Cancel_WhileRunning_StopsAtAStep) {
 TEST(CoreLifecycle, Cancel_OfRanksThatDoNotStop_KillsThemAfterTheGrace) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   harness.Cancel(kJob);
 
   harness.Advance(limits::kStopGrace - absl::Seconds(1));
@@ -208,9 +200,7 @@ TEST(CoreLifecycle, JobThatEndsEarly_SucceedsWithTheReason) {
   const std::string why = "stopped after step 6 of 10: the evaluation loss has not fallen for 3 evaluations";
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   host.Report(Key(kJob, 1, 0), 1, 6);
   host.Save(Key(kJob, 1, 0), 6);
 
@@ -339,9 +329,7 @@ TEST(CoreLifecycle, FinishedJobs_AreForgottenBeyondTheLimit) {
 TEST(CoreLifecycle, Logs_AreRequestedFromTheHostsOfTheRanks_AndEndWhenThoseHaveSentThem) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   v1::LogsRequest request;
   request.set_job_id(kJob);
   request.add_ranks(1);
@@ -366,9 +354,7 @@ TEST(CoreLifecycle, Logs_AreRequestedFromTheHostsOfTheRanks_AndEndWhenThoseHaveS
 TEST(CoreLifecycle, ReadersOfOutput_BeyondTheLimitOfAHost_AreRefusedUntilOneEnds) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   v1::LogsRequest request;
   request.set_job_id(kJob);
   for (uint64_t reader = 1; reader <= limits::kLogRequestsPerHost; ++reader) {
@@ -408,9 +394,7 @@ TEST(CoreLifecycle, RankThatIsKilledAfterAllSteps_HasNotFailed_AlsoAfterACoordin
   for (const bool killed_before : {false, true}) {
     Harness harness;
     FakeHost host(harness, "w1", 2, 11);
-    host.Attach();
-    harness.Submit(MakeSpec(2), kJob);
-    BringToRunning(harness, host, kJob);
+    RunJobOn(host);
     // If rank 1 is killed before the restart, the job still waits for the reports of the steps when it restarts.
     if (!killed_before) host.Report(Key(kJob, 1, 0), 1, 10);
     host.Finish(Key(kJob, 1, 0), 10);

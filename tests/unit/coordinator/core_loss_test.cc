@@ -418,9 +418,7 @@ TEST(CoreTimes, TimeWithABlockedStore_IsReported_WhenItRecovers) {
 TEST(CoreEnding, RankThatDoesNotExitAfterItsLastStep_IsKilled_AndTheJobHasSucceeded) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   host.Report(Key(kJob, 1, 0), 1, 10);
   host.Finish(Key(kJob, 1, 0), 10);
   v1::Fact fact;
@@ -460,9 +458,7 @@ TEST(CoreEnding, HostThatDisconnectsAfterTheLastStep_IsNotWaitedForLong_AndNothi
 TEST(CoreEnding, RankThatCannotBeKilled_CountsAsEnded_AndKeepsItsSlot) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
-  host.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  BringToRunning(harness, host, kJob);
+  RunJobOn(host);
   host.Kill(Key(kJob, 1, 0), 9);
   host.applied = host.desired().revision();
   harness.Handle(RevisionApplied{host.session, host.applied});

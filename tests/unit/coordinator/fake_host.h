@@ -307,4 +307,11 @@ inline void BringToRunning(Harness& harness, FakeHost& host, const std::string& 
   ASSERT_EQ(harness.StateOf(job), v1::JOB_STATE_RUNNING) << harness.Get(job).reason();
 }
 
+// Attaches the host, submits kJob with a rank for each of its slots, and brings the job to RUNNING.
+inline void RunJobOn(FakeHost& host) {
+  host.Attach();
+  host.harness.Submit(MakeSpec(host.slots), kJob);
+  BringToRunning(host.harness, host, kJob);
+}
+
 }  // namespace trainyard
