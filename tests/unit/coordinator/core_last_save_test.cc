@@ -77,9 +77,7 @@ TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
     one.host.Report(Key(kJob, 1, 0), 1, 10);
     one.host.LastSaveFails(Key(kJob, 1, 0), 10, "No space left on device");
     pause ? one.harness.Pause(kJob) : one.harness.Cancel(kJob);
-    one.host.Disconnect();
-    one.harness.Restart();
-    one.host.Attach();
+    one.RestartCoordinator();
     one.harness.Advance(pause ? absl::Minutes(35) : absl::Minutes(1));
 
     EXPECT_EQ(one.host.desired().trainers_size(), pause ? 2 : 0);
