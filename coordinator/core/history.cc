@@ -49,15 +49,13 @@ std::vector<uint64_t> History::AddDurable(EventPtr event) {
 }
 
 size_t History::AddReport(EventPtr event) {
-  newest_reasons_ = event->has_state() ? newest_reasons_ + 1 : 0;
   reports_.push_back(std::move(event));
-  if (newest_reasons_ > limits_.reasons) {
-    reports_.erase(reports_.end() - static_cast<ptrdiff_t>(newest_reasons_));
-    --newest_reasons_;
-  }
+  // At the end there are at most as many reasons as the limit, and this one.
+  const auto other =
+      std::find_if(reports_.rbegin(), reports_.rend(), [](const auto& one) { return !one->has_state(); });
+  if (static_cast<size_t>(other - reports_.rbegin()) > limits_.reasons) reports_.erase(other.base());
   if (reports_.size() <= limits_.reports) return 0;
   reports_.pop_front();
-  newest_reasons_ = std::min(newest_reasons_, reports_.size());
   return 1;
 }
 

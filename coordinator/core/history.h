@@ -47,10 +47,7 @@ class History {
   // Drops durable events until at least `bytes` are freed or only `min_events` events are left. Returns the sequence
   // numbers of the dropped events. The newest event stays. kAny drops saves and info notices without a decision first.
   std::vector<uint64_t> Shrink(size_t bytes, size_t min_events, Dropped what);
-  void DropReports() {
-    reports_.clear();
-    newest_reasons_ = 0;
-  }
+  void DropReports() { reports_.clear(); }
 
   // Appends the events after `position` in order of sequence until `events` has `max_events`, and moves the position
   // behind them. Returns whether there are no more.
@@ -69,7 +66,6 @@ class History {
   Limits limits_;
   std::deque<EventPtr> durable_;
   std::deque<EventPtr> reports_;
-  size_t newest_reasons_ = 0;  // the number of reasons at the end of reports_
   size_t durable_bytes_ = 0;
 };
 
