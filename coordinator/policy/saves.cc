@@ -53,9 +53,9 @@ std::string HashOfStep(const v1::Job& head, const CheckpointGrants& grants, uint
   return "";
 }
 
-// Returns why the checkpoint is refused; empty: it is granted. REQUIRES: the request is not a repeated one.
-std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
-  if (std::string problem = FindProblem(head, ready); !problem.empty()) return problem;
+// Returns which other checkpoint of this step contradicts the request; empty: none. REQUIRES: the request is valid, and
+// not a repeated one.
+std::string FindConflict(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
   const std::string known = HashOfStep(head, grants, ready.step());
   if (known.empty()) return "";
   return absl::StrCat("this generation has already saved other contents of that step, with the manifest hash ", known);
@@ -72,9 +72,13 @@ std::optional<v1::CheckpointGrant> DecideGrant(const v1::Job& head, const Checkp
   grant.set_path(ready.path().substr(0, limits::kPathBytes));
   grant.set_size_bytes(ready.size_bytes());
   if (FindGrant(grants, grant.generation(), grant.step(), grant.manifest_hash()) != nullptr) return std::nullopt;
-  if (FindProblem(head, ready).empty() && IsAnswered(head, grants, ready)) return std::nullopt;
-  grant.set_reason(RefusalReason(head, grants, ready));
-  grant.set_refused(!grant.reason().empty());
+  std::string refusal = FindProblem(head, ready);
+  if (refusal.empty()) {
+    if (IsAnswered(head, grants, ready)) return std::nullopt;
+    refusal = FindConflict(head, grants, ready);
+  }
+  grant.set_refused(!refusal.empty());
+  grant.set_reason(std::move(refusal));
   return grant;
 }
 
