@@ -100,12 +100,13 @@ void AddForecast(const Turn& turn, const JobId& id, v1::QueuedJob& entry) {
 // All waiting jobs of the namespace in order; those that are held come last. Only the `page` ones after the first
 // `skipped` have reasons: those of thousands of jobs would take seconds, in which no other event is handled.
 std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_namespace, uint64_t skipped, uint64_t page) {
+  const auto is_listed = [&](const Job& job) {
+    return only_namespace.empty() || job.namespace_name() == only_namespace;
+  };
   QueueView view = MakeQueueView(turn, turn.state.queue);
   view.facts.reasons = page;
   view.facts.reasons_skipped = skipped;
-  for (WaitingJob& job : view.facts.waiting) {
-    job.wants_reason = only_namespace.empty() || turn.state.jobs.at(job.id).namespace_name() == only_namespace;
-  }
+  for (WaitingJob& job : view.facts.waiting) job.wants_reason = is_listed(turn.state.jobs.at(job.id));
   view.facts.may_preempt = false;
   const std::vector<QueueOutcome> outcomes = DecideQueue(view.facts);
   UpdateForecasts(turn, view, outcomes);
@@ -114,7 +115,7 @@ std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_names
   for (const QueueOutcome& outcome : outcomes) {
     ++position;
     const Job& job = turn.state.jobs.at(view.facts.waiting[outcome.waiting].id);
-    if (!only_namespace.empty() && job.namespace_name() != only_namespace) continue;
+    if (!is_listed(job)) continue;
     v1::QueuedJob& entry = entries.emplace_back(MakeEntry(turn, job));
     entry.set_position(position);
     entry.set_cause(outcome.start.has_value() ? "slots" : WaitCauseName(outcome.cause));
@@ -124,7 +125,7 @@ std::vector<v1::QueuedJob> MakeEntries(Turn& turn, const std::string& only_names
   }
   for (uint64_t index : turn.state.queue) {
     const Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
-    if (job.held_at == 0 || (!only_namespace.empty() && job.namespace_name() != only_namespace)) continue;
+    if (job.held_at == 0 || !is_listed(job)) continue;
     v1::QueuedJob& entry = entries.emplace_back(MakeEntry(turn, job));
     entry.set_position(++position);
     entry.set_cause("held");
