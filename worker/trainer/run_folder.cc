@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/cord.h"
@@ -311,37 +312,38 @@ absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, 
 
 namespace {
 
-absl::Status RankHasLeft() { return absl::AbortedError("the rank has left and no longer changes checkpoint.dir"); }
+// Returns a function that calls `call` with `lock`, which it keeps alive only while it runs. REQUIRES: `lock` is not
+// null.
+std::function<absl::Status()> UntilRankLeaves(const std::shared_ptr<RunFolder>& lock,
+                                              std::function<absl::Status(RunFolder&)> call) {
+  return [weak = std::weak_ptr<RunFolder>(lock), call = std::move(call)]() -> absl::Status {
+    const std::shared_ptr<RunFolder> held = weak.lock();
+    if (held == nullptr) return absl::AbortedError("the rank has left and no longer changes checkpoint.dir");
+    return call(*held);
+  };
+}
 
 }  // namespace
 
 std::function<absl::Status()> SaveFence(const std::shared_ptr<RunFolder>& lock, const std::string& folder,
                                         const std::string& job_id, uint64_t generation) {
   if (lock == nullptr) return [=] { return CheckFenceOf(folder, job_id, generation); };
-  return [weak = std::weak_ptr<RunFolder>(lock), folder, job_id, generation]() -> absl::Status {
-    const std::shared_ptr<RunFolder> held = weak.lock();
-    if (held == nullptr) return RankHasLeft();
+  return UntilRankLeaves(lock, [folder, job_id, generation](RunFolder& held) -> absl::Status {
     // Reads the fence also on rank 0, because a network file system may answer the `stat` of RunFolder::CheckFence from
     // a cache for a minute. Opening the fence makes it ask the server.
     RETURN_IF_ERROR(CheckFenceOf(folder, job_id, generation));
-    return held->CheckFolderExists();
-  };
+    return held.CheckFolderExists();
+  });
 }
 
 std::function<absl::Status()> FolderRecreation(const std::shared_ptr<RunFolder>& lock) {
   if (lock == nullptr) return [] { return absl::OkStatus(); };
-  return [weak = std::weak_ptr<RunFolder>(lock)] {
-    const std::shared_ptr<RunFolder> held = weak.lock();
-    return held == nullptr ? RankHasLeft() : held->RecreateIfRemoved();
-  };
+  return UntilRankLeaves(lock, &RunFolder::RecreateIfRemoved);
 }
 
 std::function<absl::Status()> StepFence(const std::shared_ptr<RunFolder>& lock) {
   if (lock == nullptr) return [] { return absl::OkStatus(); };
-  return [weak = std::weak_ptr<RunFolder>(lock)] {
-    const std::shared_ptr<RunFolder> held = weak.lock();
-    return held == nullptr ? RankHasLeft() : held->CheckFence();
-  };
+  return UntilRankLeaves(lock, &RunFolder::CheckFence);
 }
 
 absl::Status RunFolder::MarkSettled() const {
