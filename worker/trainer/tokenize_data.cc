@@ -30,6 +30,16 @@ constexpr absl::Duration kVisiblePatience = absl::Seconds(10);
 // The length of the prefix (file and offset) that the ranks add to each problem, so that all problems can be sorted.
 constexpr size_t kOrderBytes = 32;
 
+// Returns the ranks whose text differs from that of rank 0, as "rank 1" or "ranks 1, 2"; empty: all texts are equal.
+std::string RanksWithOtherText(const std::vector<std::string>& all) {
+  std::vector<size_t> others;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) others.push_back(rank);
+  }
+  if (others.empty()) return "";
+  return absl::StrCat(others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "));
+}
+
 class Tokenizing {
  public:
   // `checkpoint`: see RefuseDataOrHosts; nothing for held-out files, which no checkpoint describes.
@@ -129,19 +139,18 @@ class Tokenizing {
     RETURN_IF_ERROR(ShareFailure(made));
     // No key is empty, so none is skipped: all[i] is the key of rank i.
     ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(key, world_), << "while comparing the data");
-    std::vector<size_t> others;
     num_builders_ = builder_index_ = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank] != all[0]) others.push_back(rank);
       if (all[rank] == key && rank < static_cast<size_t>(order_.rank)) ++builder_index_;
       if (all[rank] == key) ++num_builders_;
     }
+    const std::string others = RanksWithOtherText(all);
+    if (others.empty()) return key;
     const bool joins = order_.config.data.joins_uneven;
     // Every rank computes the numbers of targets of all ranks from its own samples, so different files may join only if
     // all samples have the same number of targets. Ranks that divide a model need the same samples in any case.
     const bool may_join =
         !plan_.rules.has_documents() && !plan_.rules.separate_documents && !DividesModel(order_.config);
-    if (others.empty()) return key;
     // The fields of JSONL may follow from the first line, so that only some of the ranks find documents.
     ASSIGN_OR_RETURN(const double refusing, Sum(joins && may_join ? 0 : 1));
     if (refusing == 0) {
@@ -149,8 +158,8 @@ class Tokenizing {
       return key;
     }
     const absl::Status refusal = absl::InvalidArgumentError(absl::StrCat(
-        data_.key, ": the content of the files, or of the tokenizer, differs from that of rank 0 on ",
-        RanksText(others), "; give all hosts the same files",
+        data_.key, ": the content of the files, or of the tokenizer, differs from that of rank 0 on ", others,
+        "; give all hosts the same files",
         joins ? " (train.data.uneven: join needs samples that all have the same number of targets, so it does not work "
                 "with prompts, labels or separate_documents, nor with pipelines or tensor parallelism)"
               : ""));
@@ -158,22 +167,15 @@ class Tokenizing {
         order_, checkpoint_, [&key] { return key; }, world_, options_.link, refusal);
   }
 
-  static std::string RanksText(const std::vector<size_t>& ranks) {
-    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
-  }
-
   // Collective. Ranks with other files still need the same tokenizer, because they train the same model.
   absl::Status CheckSameTokenizer() {
     const std::string own = absl::StrCat("tokenizer ", plan_.encoder == nullptr ? "" : plan_.encoder->identity());
     ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(own, world_),
                      << "while comparing the tokenizers");
-    std::vector<size_t> others;
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank] != all[0]) others.push_back(rank);
-    }
+    const std::string others = RanksWithOtherText(all);
     if (others.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(data_.key, ": the tokenizer differs from that of rank 0 on ", RanksText(others),
+        absl::StrCat(data_.key, ": the tokenizer differs from that of rank 0 on ", others,
                      "; give all hosts the same tokenizer (train.data.uneven: join allows other files of text only)"));
   }
 
@@ -440,17 +442,13 @@ absl::Status CompareBytes(const StartOrder& order, Communicator& world, Link* li
   }
   RETURN_IF_ERROR(world.MonitoredBarrier(kReadingLimit)) << "while the ranks read their data";
   ASSIGN_OR_RETURN(const std::vector<std::string> all, ShareSentences(hashes, world), << "while comparing the data");
-  std::vector<size_t> others;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != all[0]) others.push_back(rank);
-  }
+  const std::string others = RanksWithOtherText(all);
   if (others.empty()) return absl::OkStatus();
   const auto content_hash = [&data] { return data.train.corpus->Fingerprint().content_hash; };
   return RefuseDataOrHosts(
       order, data.checkpoint, content_hash, world, link,
       absl::InvalidArgumentError(absl::StrCat(
-          keys, ": the content of the files differs from that of rank 0 on ", others.size() == 1 ? "rank " : "ranks ",
-          absl::StrJoin(others, ", "),
+          keys, ": the content of the files differs from that of rank 0 on ", others,
           "; stages and tensor ranks compute parts of the same samples, so give all hosts the same files")));
 }
 
