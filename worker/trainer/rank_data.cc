@@ -191,8 +191,12 @@ absl::Status ContinueOrder(const StartOrder& order, const std::vector<int64_t>& 
                            std::ostream& log) {
   if (before.empty()) return absl::OkStatus();
   const std::vector<int64_t> now = data.training->samples_by_source();
+  if (now == before) {
+    data.recorded_samples = before;
+    return absl::OkStatus();
+  }
   const std::string were = absl::StrJoin(before, ", "), are = absl::StrJoin(now, ", ");
-  if (now != before && order.config.allow_data_change) {
+  if (order.config.allow_data_change) {
     if (order.rank == 0) {
       log << "warning: train.data.uneven: the checkpoint was made with " << were
           << " samples to train on, now there are " << are
@@ -203,7 +207,7 @@ absl::Status ContinueOrder(const StartOrder& order, const std::vector<int64_t>& 
   const bool suffice =
       now.size() == before.size() && std::equal(now.begin(), now.end(), before.begin(), std::greater_equal<int64_t>());
   if (suffice) {
-    if (now != before && order.rank == 0) {
+    if (order.rank == 0) {
       log << "train.data.uneven: the run continues with the " << were << " samples to train on of its checkpoint; "
           << "the hosts have " << are << std::endl;
     }
