@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdint>
 
 #include "absl/base/attributes.h"
@@ -51,13 +52,7 @@ class HandlerText {
     size_ += size;
   }
   void Add(uint64_t number) {
-    char digits[24];
-    char* first = digits + sizeof digits - 1;
-    *first = '\0';
-    do {
-      *--first = static_cast<char>('0' + number % 10);
-    } while ((number /= 10) > 0);
-    Add(first);
+    size_ = static_cast<size_t>(std::to_chars(text_ + size_, text_ + sizeof text_, number).ptr - text_);
   }
   void Write(int fd) const {
     for (size_t at = 0; at < size_;) {
