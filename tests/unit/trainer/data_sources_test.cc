@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -215,27 +214,15 @@ TEST_F(DataSourcesTest, StagesOnTwoHosts_AreRefusedIfTheirBytesDiffer_AlsoWithAs
   changed[100] ^= 1;
   ASSERT_TRUE(WriteFileAtomically(other, changed).ok());
   const auto run = [&](const std::string& name, const std::string& of_rank_1, TrainerExit expected) {
-    auto all = std::make_unique<Ranks>();
-    all->logs.resize(2);
-    for (int r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
-    std::vector<std::thread> threads;
-    for (int r = 0; r < 2; ++r) {
-      threads.emplace_back([&, r] {
-        StartOrder own = Order(name, {"ddp", 2}, 2);
-        own.rank = r;
-        own.local_world_size = 1;
-        own.config.parallel.stages = 2;
-        own.config.evaluate_every = 0;
-        own.config.data.text = {r == 1 ? of_rank_1 : text};
-        EXPECT_EQ(RunRank(own, {.link = *all->links[static_cast<size_t>(r)],
-                                .file_system = FileSystem::Real(),
-                                .log = all->logs[static_cast<size_t>(r)],
-                                .must_leave = [] { return false; }}),
-                  expected)
-            << all->logs[static_cast<size_t>(r)].str();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    auto all = RunEach(2, [&](int rank) {
+      StartOrder own = Order(name, {"ddp", 2}, 2);
+      own.local_world_size = 1;
+      own.config.parallel.stages = 2;
+      own.config.evaluate_every = 0;
+      own.config.data.text = {rank == 1 ? of_rank_1 : text};
+      return own;
+    });
+    ExpectCodes(*all, expected);
     return all;
   };
 
@@ -247,27 +234,16 @@ TEST_F(DataSourcesTest, StagesOnTwoHosts_AreRefusedIfTheirBytesDiffer_AlsoWithAs
 TEST_F(DataSourcesTest, RanksWithOtherFiles_JoinWithAsManySamplesAsAllHave_IfThatIsAllowed) {
   const std::string few = Write("few", 200, 1, /*as_json=*/true), many = Write("many", 900, 2, /*as_json=*/true);
   const auto run = [&](const std::string& name, bool separate) {
-    auto all = std::make_unique<Ranks>();
-    all->logs.resize(3);
-    for (int r = 0; r < 3; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
-    std::vector<std::thread> threads;
-    for (int r = 0; r < 3; ++r) {
-      threads.emplace_back([&, r] {
-        StartOrder own = Order(name, {"ddp", 3}, 2);
-        own.rank = r;
-        own.config.data = {.text = {},
-                           .jsonl = {r == 1 ? few : many},
-                           .separate_documents = separate,
-                           .validation = 0.1,
-                           .joins_uneven = true};
-        const TrainerExit code = RunRank(own, {.link = *all->links[static_cast<size_t>(r)],
-                                               .file_system = FileSystem::Real(),
-                                               .log = all->logs[static_cast<size_t>(r)],
-                                               .must_leave = [] { return false; }});
-        EXPECT_EQ(code, separate ? kExitRefused : kExitDone) << all->logs[static_cast<size_t>(r)].str();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    auto all = RunEach(3, [&](int rank) {
+      StartOrder own = Order(name, {"ddp", 3}, 2);
+      own.config.data = {.text = {},
+                         .jsonl = {rank == 1 ? few : many},
+                         .separate_documents = separate,
+                         .validation = 0.1,
+                         .joins_uneven = true};
+      return own;
+    });
+    ExpectCodes(*all, separate ? kExitRefused : kExitDone);
     return all;
   };
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/trainer/strategies_fixture.h"
@@ -36,31 +35,18 @@ class OtherDataTest : public StrategiesTest {
   // One rank in each place.
   std::unique_ptr<Ranks> RunAt(const std::vector<Place>& places, bool as_json, uint64_t generation) {
     const int count = static_cast<int>(places.size());
-    auto all = std::make_unique<Ranks>();
-    all->logs.resize(places.size());
-    all->codes.resize(places.size());
-    for (int r = 0; r < count; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
-    std::vector<std::thread> threads;
-    for (int r = 0; r < count; ++r) {
-      threads.emplace_back([&, r] {
-        const size_t i = static_cast<size_t>(r);
-        StartOrder order = Order(absl::StrCat("run-", as_json), {"ddp", count}, generation == 1 ? 2 : 4);
-        order.rank = r;
-        order.local_world_size = 1;
-        order.host = places[i].host;
-        order.generation = generation;
-        if (generation > 1) order.restart_step = 2;
-        order.config.evaluate_every = 0;
-        order.config.data = {.text = {}, .validation = 0};
-        (as_json ? order.config.data.jsonl : order.config.data.text) = std::vector<std::string>{places[i].file};
-        all->codes[i] = RunRank(
-            order, {.link = *all->links[i], .file_system = FileSystem::Real(), .log = all->logs[i], .must_leave = [] {
-                      return false;
-                    }});
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return all;
+    return RunEach(count, [&](int rank) {
+      const Place& place = places[static_cast<size_t>(rank)];
+      StartOrder order = Order(absl::StrCat("run-", as_json), {"ddp", count}, generation == 1 ? 2 : 4);
+      order.local_world_size = 1;
+      order.host = place.host;
+      order.generation = generation;
+      if (generation > 1) order.restart_step = 2;
+      order.config.evaluate_every = 0;
+      order.config.data = {.text = {}, .validation = 0};
+      (as_json ? order.config.data.jsonl : order.config.data.text) = std::vector<std::string>{place.file};
+      return order;
+    });
   }
 
   // Expects that exactly the rank `blamed` reports that its host cannot resume the job, and returns why.

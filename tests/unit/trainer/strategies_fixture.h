@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -49,24 +50,37 @@ class StrategiesTest : public SmallJobTest {
   // Runs all ranks, and expects that each exits with `expected`. `disk` is the disk of rank 0.
   static std::unique_ptr<Ranks> Run(const StartOrder& order, FileSystem& disk = FileSystem::Real(),
                                     TrainerExit expected = kExitDone) {
+    auto all = RunEach(
+        order.world_size, [&order](int) { return order; }, disk);
+    ExpectCodes(*all, expected);
+    return all;
+  }
+
+  // Runs ranks 0 to `count` - 1, each with the order that `order_of` returns for it. `disk` is the disk of rank 0.
+  static std::unique_ptr<Ranks> RunEach(int count, const std::function<StartOrder(int rank)>& order_of,
+                                        FileSystem& disk = FileSystem::Real()) {
     auto all = std::make_unique<Ranks>();
-    all->logs.resize(order.world_size);
-    all->codes.resize(order.world_size);
-    for (int r = 0; r < order.world_size; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
+    all->logs.resize(static_cast<size_t>(count));
+    all->codes.resize(static_cast<size_t>(count));
+    for (int r = 0; r < count; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
     std::vector<std::thread> threads;
-    for (int r = 0; r < order.world_size; ++r) {
+    for (int r = 0; r < count; ++r) {
       threads.emplace_back([&, r] {
-        StartOrder own = order;
+        const auto i = static_cast<size_t>(r);
+        StartOrder own = order_of(r);
         own.rank = r;
-        all->codes[r] = RunRank(own, {.link = *all->links[r],
+        all->codes[i] = RunRank(own, {.link = *all->links[i],
                                       .file_system = r == 0 ? disk : FileSystem::Real(),
-                                      .log = all->logs[r],
+                                      .log = all->logs[i],
                                       .must_leave = [] { return false; }});
       });
     }
     for (std::thread& thread : threads) thread.join();
-    for (int r = 0; r < order.world_size; ++r) EXPECT_EQ(all->codes[r], expected) << all->logs[r].str();
     return all;
+  }
+
+  static void ExpectCodes(const Ranks& ranks, TrainerExit expected) {
+    for (size_t r = 0; r < ranks.codes.size(); ++r) EXPECT_EQ(ranks.codes[r], expected) << ranks.logs[r].str();
   }
 
   static void ExpectNear(double a, double b) { EXPECT_NEAR(a, b, 1e-5 * std::abs(b)); }

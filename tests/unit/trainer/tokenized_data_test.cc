@@ -342,26 +342,15 @@ TEST_F(TokenizedDataTest, TextThroughATokenizer_TrainsAndEvaluates) {
 TEST_F(TokenizedDataTest, HostsWithOtherFiles_AreRefused) {
   WriteDocuments("data.jsonl", 100);
   WriteDocuments("other.jsonl", 101);
-  StartOrder order = JsonlOrder("run", {"ddp", 2}, 2);
-  auto all = std::make_unique<Ranks>();
-  all->logs.resize(2);
-  for (int r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      StartOrder own = order;
-      own.rank = r;
-      if (r == 1) own.config.data.jsonl = {folder_ / "other.jsonl"};
-      EXPECT_EQ(RunRank(own, {.link = *all->links[r],
-                              .file_system = FileSystem::Real(),
-                              .log = all->logs[r],
-                              .must_leave = [] { return false; }}),
-                kExitRefused)
-          << all->logs[r].str();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const StartOrder order = JsonlOrder("run", {"ddp", 2}, 2);
 
+  const auto all = RunEach(2, [&](int rank) {
+    StartOrder own = order;
+    if (rank == 1) own.config.data.jsonl = {folder_ / "other.jsonl"};
+    return own;
+  });
+
+  ExpectCodes(*all, kExitRefused);
   for (const auto& link : all->links) {
     EXPECT_THAT(link->FactsOf<RefusedFact>()[0].message, HasSubstr("differs from that of rank 0 on rank 1"));
   }

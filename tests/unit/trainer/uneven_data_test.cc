@@ -5,7 +5,6 @@
 
 #include <fstream>
 #include <functional>
-#include <thread>
 
 #include "absl/strings/str_split.h"
 #include "checkpoint/catalog.h"
@@ -42,24 +41,11 @@ class UnevenDataTest : public StrategiesTest {
   // Runs two ranks, whose data `change` makes different.
   static std::unique_ptr<Ranks> RunTwo(const StartOrder& order,
                                        const std::function<void(size_t rank, TrainConfig::Data& data)>& change) {
-    auto all = std::make_unique<Ranks>();
-    all->logs.resize(2);
-    all->codes.resize(2);
-    for (size_t r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
-    std::vector<std::thread> threads;
-    for (size_t r = 0; r < 2; ++r) {
-      threads.emplace_back([&, r] {
-        StartOrder own = order;
-        own.rank = static_cast<int>(r);
-        change(r, own.config.data);
-        all->codes[r] = RunRank(
-            own, {.link = *all->links[r], .file_system = FileSystem::Real(), .log = all->logs[r], .must_leave = [] {
-                    return false;
-                  }});
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return all;
+    return RunEach(2, [&](int rank) {
+      StartOrder own = order;
+      change(static_cast<size_t>(rank), own.config.data);
+      return own;
+    });
   }
 
   // Each rank has a file of its own.
