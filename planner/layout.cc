@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/plural.h"
 #include "common/strict_yaml.h"
 #include "google/protobuf/descriptor.h"
@@ -19,20 +19,33 @@
 namespace trainyard::planner {
 namespace {
 
-// What ClearLayout clears.
-constexpr absl::string_view kDecidedKeys[] = {
-    "resources.ranks",
-    "train.batch.micro",
-    "parallel.data",
-    "parallel.shard",
-    "parallel.replicate",
-    "parallel.tensor",
-    "parallel.sequence",
-    "parallel.pipeline",
-    "parallel.recompute",
-    "parallel.reduce_every_micro_batch",
-    "parallel.reshard_after_forward",
+using google::protobuf::FieldDescriptor;
+
+// The keys of `parallel` that a plan always decides.
+constexpr int kDecidedFields[] = {
+    v1::Parallel::kDataFieldNumber,
+    v1::Parallel::kShardFieldNumber,
+    v1::Parallel::kReplicateFieldNumber,
+    v1::Parallel::kTensorFieldNumber,
+    v1::Parallel::kSequenceFieldNumber,
+    v1::Parallel::kPipelineFieldNumber,
+    v1::Parallel::kRecomputeFieldNumber,
+    v1::Parallel::kReduceEveryMicroBatchFieldNumber,
+    v1::Parallel::kReshardAfterForwardFieldNumber,
 };
+
+bool IsDecidedField(const FieldDescriptor& field) {
+  return std::find(std::begin(kDecidedFields), std::end(kDecidedFields), field.number()) != std::end(kDecidedFields);
+}
+
+// Whether a plan decides the key, or a map that contains it.
+bool IsDecidedKey(absl::string_view key) {
+  if (key == "resources.ranks" || key == "train.batch.micro") return true;
+  if (!absl::ConsumePrefix(&key, "parallel.")) return false;
+  const std::string name(key.substr(0, key.find('.')));
+  const FieldDescriptor* field = v1::Parallel::descriptor()->FindFieldByName(name);
+  return field != nullptr && IsDecidedField(*field);
+}
 
 // Sizes of micro-batches to compare: divisors of `sequences` up to `most`, each about twice the one before.
 std::vector<uint64_t> MicroSizes(uint64_t sequences, uint64_t most) {
@@ -151,24 +164,11 @@ void AddVariants(const Pool& pool, const JobFacts& job, LayoutCell& cell) {
 
 }  // namespace
 
-void ClearLayout(v1::JobSpec* spec) {
-  v1::Parallel& parallel = *spec->mutable_parallel();
-  parallel.clear_data();
-  parallel.clear_shard();
-  parallel.clear_replicate();
-  parallel.clear_tensor();
-  parallel.clear_sequence();
-  parallel.clear_pipeline();
-  parallel.clear_recompute();
-  parallel.clear_reduce_every_micro_batch();
-  parallel.clear_reshard_after_forward();
-  spec->mutable_resources()->clear_ranks();
-  spec->mutable_train()->mutable_batch()->clear_micro();
-}
-
 void ApplyLayout(const Layout& layout, v1::JobSpec* spec) {
-  ClearLayout(spec);
   v1::Parallel& parallel = *spec->mutable_parallel();
+  for (const int number : kDecidedFields) {
+    parallel.GetReflection()->ClearField(&parallel, v1::Parallel::descriptor()->FindFieldByNumber(number));
+  }
   parallel.set_data(layout.data);
   if (layout.shard > 0) parallel.set_shard(static_cast<uint32_t>(layout.shard));
   if (layout.tensor > 1) parallel.set_tensor(static_cast<uint32_t>(layout.tensor));
@@ -196,13 +196,8 @@ void ResetLayout(v1::JobSpec* spec, Positions* positions) {
   const bool has_batch = spec->train().has_batch();  // without it, the job is refused for that reason
   ApplyLayout(Layout(), spec);
   if (!has_batch) spec->mutable_train()->clear_batch();
-  const auto is_decided = [](absl::string_view key) {
-    return std::any_of(std::begin(kDecidedKeys), std::end(kDecidedKeys), [key](absl::string_view decided) {
-      return key == decided || (absl::StartsWith(key, decided) && key[decided.size()] == '.');
-    });
-  };
   for (auto it = positions->begin(); it != positions->end();) {
-    it = is_decided(it->first) ? positions->erase(it) : std::next(it);
+    it = IsDecidedKey(it->first) ? positions->erase(it) : std::next(it);
   }
 }
 
@@ -212,12 +207,10 @@ LayoutKeys LayoutKeysOf(const v1::JobSpec& spec) {
   if (spec.resources().has_ranks()) keys.replaced.emplace_back("resources.ranks");
   if (spec.resources().has_device()) keys.replaced.emplace_back("resources.device");
   const v1::Parallel& parallel = spec.parallel();
-  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  std::vector<const FieldDescriptor*> fields;
   parallel.GetReflection()->ListFields(parallel, &fields);
-  for (const google::protobuf::FieldDescriptor* field : fields) {
-    std::string key = absl::StrCat("parallel.", field->name());
-    const bool is_decided = std::find(std::begin(kDecidedKeys), std::end(kDecidedKeys), key) != std::end(kDecidedKeys);
-    (is_decided ? keys.replaced : keys.kept).push_back(std::move(key));
+  for (const FieldDescriptor* field : fields) {
+    (IsDecidedField(*field) ? keys.replaced : keys.kept).push_back(absl::StrCat("parallel.", field->name()));
   }
   return keys;
 }

@@ -33,9 +33,6 @@ struct Layout {
 // `parallel`. Keys without effect in the layout are cleared.
 void ApplyLayout(const Layout& layout, v1::JobSpec* spec);
 
-// Clears the keys that ApplyLayout decides, so that what the job has there is no problem of the plan.
-void ClearLayout(v1::JobSpec* spec);
-
 // Turns a job that trains into one of a single rank with micro-batches of one sequence, before it is checked: values of
 // the keys that a plan decides are no problem of the plan. Also removes their `positions`. Other jobs stay as they are.
 void ResetLayout(v1::JobSpec* spec, Positions* positions);

@@ -18,10 +18,9 @@
 namespace trainyard::planner {
 namespace {
 
-// The job on one rank of the pool, before and after PrepareJob.
+// The job on one rank of the pool, before and after PrepareJob. `spec` must outlive the result.
 absl::StatusOr<PreparedPool> PrepareFor(const v1::JobSpec& spec, const Pool& pool, uint64_t index) {
-  PreparedPool prepared{.index = index, .pool = &pool, .given = spec, .resolved = {}};
-  ClearLayout(&prepared.given);
+  PreparedPool prepared{.index = index, .pool = &pool, .given = &spec, .resolved = {}};
   ASSIGN_OR_RETURN(PreparedJob job,
                    PrepareJob(WithLayout(spec, pool, Layout()), {.job_id = "<id>", .default_run_root = "/runs"}));
   prepared.resolved = std::move(job.spec);

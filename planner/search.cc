@@ -196,7 +196,7 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
   }
   // All that `trainctl validate` checks, on the job as a user would write it.
   const absl::StatusOr<PreparedJob> job =
-      PrepareJob(WithLayout(prepared.given, *prepared.pool, layout), {.job_id = "<id>", .default_run_root = "/runs"});
+      PrepareJob(WithLayout(*prepared.given, *prepared.pool, layout), {.job_id = "<id>", .default_run_root = "/runs"});
   if (!job.ok()) return Reject(RefusalText(job.status().message()));
   accepted_[kind] = true;
   plan->layouts.push_back({.layout = layout,

@@ -18,8 +18,8 @@ namespace trainyard::planner {
 struct PreparedPool {
   uint64_t index = 0;
   const Pool* pool = nullptr;
-  v1::JobSpec given;     // as read, without the keys of a layout
-  v1::JobSpec resolved;  // prepared, on one rank
+  const v1::JobSpec* given = nullptr;  // as read
+  v1::JobSpec resolved;                // prepared, on one rank
 };
 
 // The bytes that a rank needs on its device. On a CPU, offloaded state is in the same memory.
