@@ -84,7 +84,8 @@ absl::StatusOr<MadePlan> MakePlan(const Globals& globals, const PlanVerbOptions&
   if (names_hosts && !uses_coordinator) made.notes.emplace_back(kHostsKept);
   made.pools = planner::PoolsOf(machines.machines);
   ASSIGN_OR_RETURN(made.plan, planner::PlanJob(made.spec, made.pools, {.top = options.top}));
-  made.plan.job_keys = planner::LayoutKeysOf(given);
+  const bool offloads = !made.plan.layouts.empty() && made.plan.layouts[0].layout.offload;
+  made.plan.job_keys = planner::LayoutKeysOf(given, offloads);
   return made;
 }
 

@@ -201,7 +201,7 @@ void ResetLayout(v1::JobSpec* spec, Positions* positions) {
   }
 }
 
-LayoutKeys LayoutKeysOf(const v1::JobSpec& spec) {
+LayoutKeys LayoutKeysOf(const v1::JobSpec& spec, bool offloads) {
   LayoutKeys keys;
   if (spec.train().batch().has_micro()) keys.replaced.emplace_back("train.batch.micro");
   if (spec.resources().has_ranks()) keys.replaced.emplace_back("resources.ranks");
@@ -210,7 +210,9 @@ LayoutKeys LayoutKeysOf(const v1::JobSpec& spec) {
   std::vector<const FieldDescriptor*> fields;
   parallel.GetReflection()->ListFields(parallel, &fields);
   for (const FieldDescriptor* field : fields) {
-    (IsDecidedField(*field) ? keys.replaced : keys.kept).push_back(absl::StrCat("parallel.", field->name()));
+    const bool is_offload = field->number() == v1::Parallel::kOffloadFieldNumber;
+    const bool is_decided = IsDecidedField(*field) || (is_offload && offloads);
+    (is_decided ? keys.replaced : keys.kept).push_back(absl::StrCat("parallel.", field->name()));
   }
   return keys;
 }

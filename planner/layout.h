@@ -42,7 +42,8 @@ struct LayoutKeys {
   std::vector<std::string> replaced;  // a plan decides them
   std::vector<std::string> kept;      // the other keys of `parallel`
 };
-LayoutKeys LayoutKeysOf(const v1::JobSpec& spec);
+// `offloads`: the plan has chosen offload, so that it also decides parallel.offload.
+LayoutKeys LayoutKeysOf(const v1::JobSpec& spec, bool offloads);
 
 // "zero1, 2 stages, tensor 4, recompute blocks": what distinguishes the layout, without numbers of ranks and batches.
 std::string LayoutName(const Layout& layout);

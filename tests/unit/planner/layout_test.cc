@@ -133,10 +133,13 @@ TEST(ResetLayout, OfAJobThatIsRefused_RemovesWhatAPlanDecides) {
   EXPECT_FALSE(spec.parallel().overlap()) << "stays";
   EXPECT_EQ(positions.count("parallel.tensor"), 0u);
 
-  const LayoutKeys keys = LayoutKeysOf(given);
+  const LayoutKeys keys = LayoutKeysOf(given, /*offloads=*/false);
   EXPECT_THAT(keys.replaced,
               testing::UnorderedElementsAre("train.batch.micro", "parallel.tensor", "parallel.pipeline"));
   EXPECT_THAT(keys.kept, testing::UnorderedElementsAre("parallel.overlap", "parallel.offload"));
+  const LayoutKeys with_offload = LayoutKeysOf(given, /*offloads=*/true);
+  EXPECT_THAT(with_offload.replaced, testing::Contains("parallel.offload"));
+  EXPECT_THAT(with_offload.kept, testing::ElementsAre("parallel.overlap"));
 }
 
 TEST(ResetLayout, OfACommand_ChangesNothing) {
