@@ -27,7 +27,7 @@ Dimensions DimensionsOf(const Layout& layout) {
   dimensions.sample = layout.data_ranks();
   dimensions.attribute = layout.sequence ? layout.tensor : 1;
   dimensions.parameter = layout.stages * layout.tensor;
-  if (ShardsParameters(layout.data)) dimensions.shards = layout.shard > 0 ? layout.shard : layout.data_ranks();
+  if (ShardsParameters(layout.data)) dimensions.shards = layout.shard_ranks();
   return dimensions;
 }
 

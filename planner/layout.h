@@ -26,6 +26,8 @@ struct Layout {
   uint64_t micro = 1;    // sequences of a micro-batch
 
   uint64_t data_ranks() const { return ranks / (stages * tensor); }
+  // The data ranks that divide one copy of the sharded state.
+  uint64_t shard_ranks() const { return shard > 0 ? shard : data_ranks(); }
   bool operator==(const Layout&) const = default;
 };
 

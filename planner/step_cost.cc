@@ -157,7 +157,7 @@ class StepModel {
   // fsdp and hsdp: each block is gathered while the one before computes, and its gradients are reduced while the next
   // one computes.
   void AddShardedParameters() {
-    const uint64_t shard = layout_.shard > 0 ? layout_.shard : layout_.data_ranks();
+    const uint64_t shard = layout_.shard_ranks();
     const RankGroup shards = GroupOf(pool_, shard, layout_.tensor);
     const RankGroup copies = GroupOf(pool_, layout_.data_ranks() / shard, layout_.tensor * shard);
     const double layers = static_cast<double>(work_.layers);
@@ -247,9 +247,7 @@ class StepModel {
   void AddUpdate() {
     const double stages = static_cast<double>(layout_.stages);
     double elements = (AllParameters() / stages) / tensor_ * work_.trained_share;
-    if (ShardsOptimizerState(layout_.data)) {
-      elements /= static_cast<double>(layout_.shard > 0 ? layout_.shard : layout_.data_ranks());
-    }
+    if (ShardsOptimizerState(layout_.data)) elements /= static_cast<double>(layout_.shard_ranks());
     cost_.update = elements * work_.update_bytes / pool_.memory_bytes_per_s;
     // Offloaded state is copied to the device and back.
     const bool offloads = layout_.offload || work_.offloads_optimizer;
