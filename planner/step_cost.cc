@@ -49,7 +49,7 @@ class StepModel {
 
   StepCost Cost() {
     if (layout_.stages == 1) {
-      AddPasses();
+      AddPasses(rounds_);
       AddDataParallel();
     } else {
       AddPipeline();
@@ -116,12 +116,13 @@ class StepModel {
     cost_.hidden += overlap.times * (seconds - exposed);
   }
 
-  void AddPasses() {
+  // `times` passes through the whole model.
+  void AddPasses(double times) {
     const double layers = static_cast<double>(work_.layers);
-    cost_.compute += rounds_ * (layers * (block_.forward + block_.backward) + head_.forward + head_.backward);
-    cost_.recompute += rounds_ * layers * block_.recompute;
-    cost_.communication += rounds_ * (layers * (block_.forward_tensor + block_.backward_tensor) + head_.forward_tensor +
-                                      head_.backward_tensor);
+    cost_.compute += times * (layers * (block_.forward + block_.backward) + head_.forward + head_.backward);
+    cost_.recompute += times * layers * block_.recompute;
+    cost_.communication += times * (layers * (block_.forward_tensor + block_.backward_tensor) + head_.forward_tensor +
+                                    head_.backward_tensor);
   }
 
   // The computation alone: what tensor ranks exchange uses the links, too, so it hides nothing.
@@ -208,13 +209,8 @@ class StepModel {
     const double steady = std::max(slowest, chunks * link);  // a link carries a micro-batch once for each chunk
     const double idle = (sum - slowest) / chunks;
     const double hops = 2 * ((stages - 1) + (chunks - 1) * stages) * link;
-    const double mean = sum / stages, layers = static_cast<double>(work_.layers);
-    cost_.compute += rounds_ / stages * (layers * (block_.forward + block_.backward) + head_.forward + head_.backward);
-    cost_.recompute += rounds_ / stages * layers * block_.recompute;
-    cost_.communication +=
-        rounds_ / stages *
-        (layers * (block_.forward_tensor + block_.backward_tensor) + head_.forward_tensor + head_.backward_tensor);
-    cost_.bubble += rounds_ * (slowest - mean) + idle;
+    AddPasses(rounds_ / stages);
+    cost_.bubble += rounds_ * (slowest - sum / stages) + idle;
     cost_.communication += rounds_ * (steady - slowest) + hops;
     cost_.hidden += rounds_ * chunks * link;
   }
