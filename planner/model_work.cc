@@ -5,14 +5,12 @@
 #include "models/model_description.h"
 #include "spec/freeze_rules.h"
 #include "spec/model_sizes.h"
+#include "spec/precision_rules.h"
 
 namespace trainyard::planner {
 namespace {
 
-double SizeOf(v1::Precision type) {
-  if (type == v1::PRECISION_FP64) return 8;
-  return type == v1::PRECISION_BF16 || type == v1::PRECISION_FP16 ? 2 : 4;
-}
+double SizeOf(v1::Precision type) { return static_cast<double>(BytesOf(type)); }
 
 double ElementsOf(const ParameterDescription& parameter) {
   double elements = 1;

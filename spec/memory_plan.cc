@@ -10,14 +10,10 @@
 #include "spec/job_layout.h"
 #include "spec/model_sizes.h"
 #include "spec/parallel_rules.h"
+#include "spec/precision_rules.h"
 
 namespace trainyard {
 namespace {
-
-uint64_t BytesOf(v1::Precision type) {
-  if (type == v1::PRECISION_FP64) return 8;
-  return type == v1::PRECISION_BF16 || type == v1::PRECISION_FP16 ? 2 : 4;
-}
 
 struct UnitElements {
   uint64_t all = 0, trained = 0;

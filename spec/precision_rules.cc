@@ -64,6 +64,11 @@ void CheckLossScale(const v1::LossScale& scale, const Positions& positions, Prob
 
 }  // namespace
 
+uint64_t BytesOf(v1::Precision type) {
+  if (type == v1::PRECISION_FP64) return 8;
+  return Is16Bit(type) ? 2 : 4;
+}
+
 v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
   v1::PrecisionPolicy out = policy;
   out.clear_type();

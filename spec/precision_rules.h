@@ -1,10 +1,15 @@
-// Resolves and checks `train.precision`. Pure.
+// Resolves and checks `train.precision`, and the sizes of its types. Pure.
 #pragma once
+
+#include <cstdint>
 
 #include "common/problems.h"
 #include "trainyard/v1/job.pb.h"
 
 namespace trainyard {
+
+// The size of an element of this type.
+uint64_t BytesOf(v1::Precision type);
 
 // Returns all five types, without `type`: those that are given, and the others derived from `type` or `param`.
 // Idempotent.
