@@ -255,7 +255,6 @@ v1::Machines ReadMachines(const YamlSource& source, Problems* problems) {
     CompleteGroup(yaml::ElementPath("groups", i), positions, &group, problems);
     ranks += uint64_t{group.hosts()} * group.ranks_per_host();
   }
-  constexpr uint64_t kRanksMax = 65536;  // as resources.ranks
   if (ranks > kRanksMax) {
     problems->AddError(positions, "groups",
                        absl::StrCat("have ", ranks, " ranks together; a job can have at most ", kRanksMax));

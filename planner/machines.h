@@ -18,6 +18,8 @@
 
 namespace trainyard::planner {
 
+inline constexpr uint64_t kRanksMax = 65536;  // of a job, as resources.ranks
+
 struct Link {
   double bytes_per_s = 0;  // in each direction
   double latency_s = 0;

@@ -130,7 +130,6 @@ std::string ReasonOf(const PlannedLayout& planned, const Pool& pool, const TreeF
 // The first of twice, four times, ... the ranks of the pool, on more hosts of its kind, with which fsdp with recompute
 // fits; 0 if none is enough.
 uint64_t EnoughRanks(const PreparedPool& prepared, const ModelWork& work) {
-  constexpr uint64_t kRanksMax = 65536;  // as resources.ranks
   const Pool& pool = *prepared.pool;
   Layout layout;
   layout.data = v1::DATA_PARALLEL_FSDP;

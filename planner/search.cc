@@ -198,7 +198,7 @@ void LayoutSearch::Consider(const Candidate& candidate, JobPlan* plan) {
   const absl::StatusOr<PreparedJob> job =
       PrepareJob(WithLayout(*prepared.given, *prepared.pool, layout), {.job_id = "<id>", .default_run_root = "/runs"});
   if (!job.ok()) return Reject(RefusalText(job.status().message()));
-  accepted_[kind] = true;
+  accepted_.insert(kind);
   plan->layouts.push_back({.layout = layout,
                            .pool = prepared.index,
                            .cost = CostOfStep(work_, *prepared.pool, layout),

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,7 @@ class LayoutSearch {
   std::map<std::string, uint64_t> rejected_;
   std::map<std::string, bool> least_fits_;     // by group
   std::map<std::string, uint64_t> too_large_;  // by group: the smallest micro-batch that did not fit
-  std::map<std::string, bool> accepted_;       // by strategies and ranks
+  std::set<std::string> accepted_;             // kinds: strategies and ranks
 };
 
 }  // namespace trainyard::planner
