@@ -14,8 +14,6 @@ struct RankGroup {
   double local = 1;
   double hosts = 1;
   double sharers = 1;
-
-  double size() const { return local * hosts; }
 };
 
 // A group of `size` ranks whose numbers are `stride` apart. Ranks fill the hosts in order.
