@@ -4,7 +4,6 @@ import harness
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from safetensors.torch import save_file
 
 FEATURES, WIDTH, CLASSES, ROWS, STEPS, RATE = 20, 16, 10, 32, 12, 5e-3
@@ -62,8 +61,7 @@ def classifier_job(folder, **changes):
 
 
 def run(cluster, job):
-    path = cluster.folder / "job.yaml"
-    path.write_text(yaml.safe_dump(job))
+    path = harness.write_job_file(cluster.folder / "job.yaml", job)
     return cluster.run_trainctl("run", path, "--json", timeout=120, expect=None)
 
 

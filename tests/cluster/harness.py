@@ -133,6 +133,12 @@ def job_document(text, **keys):
     return with_keys(document, keys)
 
 
+def write_job_file(path, document):
+    """Writes a job file and returns its path. A value of a job file must not continue on the next line."""
+    path.write_text(yaml.safe_dump(document, sort_keys=False, width=10_000))
+    return path
+
+
 @dataclasses.dataclass
 class Program:
     """A started program and the file of its output."""
@@ -272,9 +278,7 @@ class Cluster:
         return self.start("trainctl", [BIN / "trainctl", *arguments], cwd=cwd)
 
     def write_job(self, file_name="job.yaml", **keys):
-        path = self.folder / file_name
-        path.write_text(yaml.safe_dump(job_document(self.text, **keys), sort_keys=False, width=10_000))
-        return path
+        return write_job_file(self.folder / file_name, job_document(self.text, **keys))
 
     # Jobs
 
@@ -282,8 +286,11 @@ class Cluster:
         """Submits a small job with these keys and returns its id."""
         if run_folder:
             keys["checkpoint__dir"] = str(run_folder)
-        path = self.write_job(f"job-{time.monotonic_ns()}.yaml", **keys)
-        return self.submit_file(path, *flags)
+        return self.submit_document(job_document(self.text, **keys), *flags)
+
+    def submit_document(self, document, *flags):
+        """Submits this job and returns its id."""
+        return self.submit_file(write_job_file(self.folder / f"job-{time.monotonic_ns()}.yaml", document), *flags)
 
     def submit_file(self, path, *flags):
         """Submits the job of this file and returns its id."""

@@ -14,7 +14,6 @@ import textwrap
 import harness
 import processes
 import pytest
-import yaml
 
 
 def write_script(cluster, text, name="script.py"):
@@ -25,9 +24,7 @@ def write_script(cluster, text, name="script.py"):
 
 def write_command(cluster, *argv, name="command", **keys):
     document = harness.with_keys({"name": name, "command": {"argv": list(argv)}, "resources": {"ranks": 2}}, keys)
-    path = cluster.folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(document, width=10_000))
-    return path
+    return harness.write_job_file(cluster.folder / f"{name}.yaml", document)
 
 
 def lines_of(cluster, job_id):

@@ -73,7 +73,7 @@ def test_every_layout_is_accepted_by_validate_which_plans_the_same_memory(tmp_pa
         keys = yaml.safe_load(layout["keys"])
         document["train"]["batch"].update(keys["train"]["batch"])
         document.update(parallel=keys["parallel"], resources=keys["resources"])
-        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(document))
+        harness.write_job_file(tmp_path / f"{number}.yaml", document)
         report = json.loads(trainctl("validate", f"{number}.yaml", "--memory", "--json", cwd=tmp_path).stdout)
         assert report["valid"]
         assert report["memory"]["device_total_bytes"] == layout["memory_bytes"] <= layout["usable_bytes"]
@@ -152,7 +152,7 @@ def test_a_model_that_fits_nowhere_names_what_comes_nearest(tmp_path):
 
 
 def test_without_machines_the_plan_is_for_this_machine_and_says_so(tmp_path):
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(harness.job_document("corpus")))
+    harness.write_job_file(tmp_path / "job.yaml", harness.job_document("corpus"))
 
     done = trainctl("plan", "job.yaml", cwd=tmp_path)
 

@@ -7,7 +7,6 @@ import faulty_trainers
 import grpc
 import harness
 import pytest
-import yaml
 
 SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 8, "micro": 2}}
@@ -47,11 +46,9 @@ def slow_host(cluster, tmp_path):
 def submit_command(cluster, *flags):
     """Submits a job that runs on both slots until the returned file exists; returns its id, too."""
     release = cluster.folder / "release"
-    path = cluster.folder / "command.yaml"
     argv = ["sh", "-c", f"while ! test -e {release}; do sleep 0.1; done"]
     document = {"name": "command", "command": {"argv": argv}, "resources": {"ranks": 2}}
-    path.write_text(yaml.safe_dump(document, width=10_000))  # a value must not continue on the next line
-    return cluster.submit_file(path, *flags), release
+    return cluster.submit_document(document, *flags), release
 
 
 def losses_of(cluster, job):

@@ -7,7 +7,6 @@ import threading
 
 import harness
 import pytest
-import yaml
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -40,11 +39,9 @@ def receiver():
 
 
 def job_file(folder, url, program="true", ranks=1):
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump({"name": "hooked", "command": {"argv": ["sh", "-c", program]}, "resources":
-                                    {"ranks": ranks}, "recovery": {"max_restarts": 0}, "on_end": {"webhook": url}},
-                                   width=10_000))
-    return path
+    return harness.write_job_file(folder / "job.yaml", {
+        "name": "hooked", "command": {"argv": ["sh", "-c", program]}, "resources": {"ranks": ranks},
+        "recovery": {"max_restarts": 0}, "on_end": {"webhook": url}})
 
 
 def test_the_end_of_a_job_is_delivered_once_the_server_accepts_it(receiver, one_host):

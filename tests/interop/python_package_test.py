@@ -10,7 +10,6 @@ import textwrap
 
 import harness
 import pytest
-import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "client" / "python"
@@ -105,12 +104,9 @@ def test_errors_have_the_class_and_the_message_of_the_coordinator(installed, one
 
 def test_a_paused_script_saves_and_resumes_where_it_was(installed, one_host):
     state = one_host.folder / "state"
-    document = {"name": "script", "resources": {"ranks": 1}, "command": {
+    job = one_host.submit_document({"name": "script", "resources": {"ranks": 1}, "command": {
         "argv": [sys.executable, str(PACKAGE / "examples/stop_and_resume.py"), str(state), "800"],
-        "env": [f"PYTHONPATH={installed}"], "workdir": str(one_host.folder)}}
-    path = one_host.folder / "script.yaml"
-    path.write_text(yaml.safe_dump(document, width=10_000))
-    job = one_host.submit_file(path)
+        "env": [f"PYTHONPATH={installed}"], "workdir": str(one_host.folder)}})
     harness.wait_until(lambda: "first step 1" in one_host.logs_of(job), "the script runs")
 
     one_host.trainctl("pause", job)
@@ -124,11 +120,9 @@ def test_a_paused_script_saves_and_resumes_where_it_was(installed, one_host):
 
 
 def submit_saving(installed, cluster, steps, **recovery):
-    path = cluster.folder / "saving.yaml"
-    path.write_text(yaml.safe_dump({"name": "saving", "resources": {"ranks": 1}, "recovery": recovery, "command": {
+    job = cluster.submit_document({"name": "saving", "resources": {"ranks": 1}, "recovery": recovery, "command": {
         "argv": [sys.executable, str(PACKAGE / "examples/save_on_request.py"), str(steps)], "grace_s": 2,
-        "env": [f"PYTHONPATH={installed}"], "workdir": str(cluster.folder)}}, width=10_000))
-    job = cluster.submit_file(path)
+        "env": [f"PYTHONPATH={installed}"], "workdir": str(cluster.folder)}})
     cluster.wait_for_step(job, 5)
     # Reports may arrive before the fact that the process was started.
     harness.wait_until(lambda: cluster.get(job).pid_of(0), "the process is known")
@@ -167,12 +161,10 @@ def test_a_stopped_script_is_a_hang_and_is_restarted_if_the_job_requests_it(inst
 def test_a_paused_script_of_a_library_saves_resumes_and_reports_every_step(installed, cluster, example, evaluates):
     cluster.start_coordinator()
     cluster.start_worker("h1", 2)
-    path = cluster.folder / "library.yaml"
-    path.write_text(yaml.safe_dump({"name": "library", "resources": {"ranks": 2}, "command": {
+    job = cluster.submit_document({"name": "library", "resources": {"ranks": 2}, "command": {
         "argv": [sys.executable, str(LEAVING), str(PACKAGE / "examples" / example), str(cluster.folder / "saved"),
                  "400"],
-        "env": [f"PYTHONPATH={installed}", "CUDA_VISIBLE_DEVICES="], "workdir": str(cluster.folder)}}, width=10_000))
-    job = cluster.submit_file(path)
+        "env": [f"PYTHONPATH={installed}", "CUDA_VISIBLE_DEVICES="], "workdir": str(cluster.folder)}})
     cluster.wait_for_step(job, 5)
 
     cluster.trainctl("pause", job)
@@ -209,11 +201,9 @@ def test_a_script_reports_its_steps_also_after_its_daemon_was_killed(installed, 
     barrier.touch()
     cluster.start_coordinator()
     worker = cluster.start_worker("h1", 2)
-    path = cluster.folder / "reporting.yaml"
-    path.write_text(yaml.safe_dump({"name": "reporting", "resources": {"ranks": 2}, "command": {
+    job = cluster.submit_document({"name": "reporting", "resources": {"ranks": 2}, "command": {
         "argv": [sys.executable, str(script), str(barrier)], "env": [f"PYTHONPATH={installed}"],
-        "workdir": str(cluster.folder)}}, width=10_000))
-    job = cluster.submit_file(path)
+        "workdir": str(cluster.folder)}})
     cluster.wait_for_step(job, 10)
 
     worker.signal(signal.SIGKILL)

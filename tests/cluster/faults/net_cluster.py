@@ -21,8 +21,6 @@ import sys
 import threading
 import time
 
-import yaml
-
 import harness
 import network
 
@@ -209,8 +207,7 @@ class NetCluster:
     def submit(self, document):
         """Submits the job into this cluster's run folder and starts its watcher."""
         document = {**document, "checkpoint": {**document.get("checkpoint", {}), "dir": str(self.run_folder)}}
-        path = self.folder / "job.yaml"
-        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        path = harness.write_job_file(self.folder / "job.yaml", document)
         self.job = harness.job_id_of(self.trainctl("submit", path, "--json").stdout)
         self.steps = document["train"]["steps"]
         self.watcher = Watcher(self._trainctl_command("watch", self.job, "--json"), self.folder / "watch.log")
