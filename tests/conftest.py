@@ -16,6 +16,7 @@ os.environ["XDG_STATE_HOME"] = _STATE_HOME.name
 
 import pytest
 
+import faulty_trainers
 import harness
 import processes
 import stubs as stub_maker
@@ -50,6 +51,16 @@ def one_host(cluster):
     cluster.start_coordinator()
     cluster.start_worker("h1", slots=2)
     return cluster
+
+
+@pytest.fixture
+def slow_host(cluster, tmp_path):
+    """A coordinator and one daemon with two slots, whose jobs cannot end before the test has acted: they are slow until
+    it clears the faults. Trainers of a later daemon have no faults."""
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
+    host.start()
+    host.slow_down()
+    return host
 
 
 @pytest.fixture(scope="session")

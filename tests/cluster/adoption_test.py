@@ -4,7 +4,6 @@ fact."""
 import os
 import signal
 
-import faulty_trainers
 import harness
 import pytest
 
@@ -50,15 +49,6 @@ def test_killing_a_daemon_while_the_group_forms_causes_no_restart(one_host, tmp_
     view = one_host.wait_for_end(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.generation, view.job.restarts) == (1, 0)
-
-
-@pytest.fixture
-def slow_host(cluster, tmp_path):
-    """A host whose trainers are slow until the test clears the faults. Trainers of a later daemon have no faults."""
-    host = faulty_trainers.FaultyHost(cluster, tmp_path)
-    host.start()
-    host.slow_down()
-    return host
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import types
 import grpc
 import pytest
 
-import faulty_trainers
 import harness
 import http_client
 import tokens
@@ -297,14 +296,12 @@ def test_submit_is_repeated_across_a_restart_and_submits_once(cluster, stubs):
     assert "must be 8 to 32 characters" in cluster.trainctl("submit", path, "--job-id", "NO", expect=2).stderr
 
 
-def test_get_then_watch_continues_without_loss_or_repetition(cluster, tmp_path, stubs):
-    host = faulty_trainers.FaultyHost(cluster, tmp_path)
-    host.start()
-    host.slow_down()  # so that the job has not ended when it is read
+def test_get_then_watch_continues_without_loss_or_repetition(slow_host, stubs):
+    cluster = slow_host.cluster
     job = cluster.submit(train__steps=400, train__evaluate={"every_steps": 50, "batches": 1})
     cluster.wait_for_step(job, 60)
     seen = cluster.get(job).job
-    host.clear_faults()
+    slow_host.clear_faults()
     request = stubs.service.WatchRequest(job_id=job, after_sequence=seen.resource_version, after_step=seen.last_step,
                                          after_eval_step=seen.last_eval_step)
 

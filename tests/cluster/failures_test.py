@@ -21,15 +21,6 @@ def checkpoints(run_folder):
                   and "." not in path.name)
 
 
-@pytest.fixture
-def slow_host(cluster, tmp_path):
-    """A host whose jobs cannot end before the test has acted: they are slow until it clears the faults."""
-    host = faulty_trainers.FaultyHost(cluster, tmp_path)
-    host.start()
-    host.slow_down()
-    return host
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_killed_trainer_restarts_the_group_and_changes_no_loss(slow_host, tmp_path, undisturbed, rank):

@@ -33,14 +33,18 @@ def queued(cluster):
     return cluster
 
 
-@pytest.fixture
-def slow_host(cluster, tmp_path):
-    """A host whose jobs cannot end before the test has acted: they are slow until it clears the faults."""
+def start_slow_host(cluster, tmp_path):
+    """Like the fixture slow_host of other tests, with the queue of this file."""
     host = faulty_trainers.FaultyHost(cluster, tmp_path)
     host.slow_down()
     start_coordinator(cluster)
     host.start_worker("h1", 2)
     return host
+
+
+@pytest.fixture
+def slow_host(cluster, tmp_path):
+    return start_slow_host(cluster, tmp_path)
 
 
 def submit_command(cluster, *flags):
@@ -141,10 +145,7 @@ def test_the_queue_shows_order_reasons_forecasts_and_quotas(queued):
 
 def test_a_job_whose_save_fails_is_not_preempted_and_loses_nothing(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_FAULT_POINTS", "rank=0,point=create:shard:before,nth=1,do=enospc")
-    host = faulty_trainers.FaultyHost(cluster, tmp_path)
-    host.slow_down()
-    start_coordinator(cluster)
-    host.start_worker("h1", 2)
+    host = start_slow_host(cluster, tmp_path)
     low = cluster.submit(flags=["--priority", "10"], train__steps=300, **SLOW)
     cluster.wait_for_step(low, 10)
 
