@@ -165,8 +165,7 @@ class FaultLoop:
                                             f"one of {[str(each) for each in armed]}; rules "
                                             f"{self.rules.read_text()!r}", seconds)
             armed.remove(fault)
-            stat = processes._stat(pid)
-            if stat is None or stat[0] == "Z":  # another fault killed it first: this fault is repeated
+            if not processes.is_running(pid):  # another fault killed it first: this fault is repeated
                 fault.attempt += 1
                 waiting.insert(0, fault)
                 self.gate(fault).touch()

@@ -51,6 +51,13 @@ def wait_until(condition, what, seconds=60.0):
         time.sleep(0.02)
 
 
+def stop_process(pid):
+    """Sends SIGSTOP. Returns when the process is stopped, because its other threads run until the thread that takes the
+    signal has been scheduled."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: processes.is_stopped(pid) or not processes.is_running(pid), f"process {pid} is stopped")
+
+
 @functools.cache
 def _ports():
     """The ports from which `free_port` chooses, in an endless order. They are below those that the kernel chooses for
@@ -165,12 +172,11 @@ class Program:
             raise AssertionError(message) from None
 
     def signal(self, number):
-        """Sends a signal. Returns from SIGSTOP when the program is stopped, because its other threads run until the
-        thread that takes the signal has been scheduled."""
-        self.popen.send_signal(number)
-        if number == signal.SIGSTOP:
-            wait_until(lambda: self.popen.poll() is not None or processes.is_stopped(self.popen.pid),
-                       f"process {self.popen.pid} is stopped")
+        """Sends a signal. Returns from SIGSTOP when the program is stopped."""
+        if number == signal.SIGSTOP and self.alive():
+            stop_process(self.pid)
+        else:
+            self.popen.send_signal(number)
 
 
 class Cluster:

@@ -42,6 +42,12 @@ def _stat(pid):
         return None
 
 
+def is_running(pid):
+    """Whether a process exists and has not ended; it may be stopped."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] != "Z"
+
+
 def is_stopped(pid):
     """Whether every thread of a process is stopped by a signal."""
     try:

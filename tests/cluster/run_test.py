@@ -96,7 +96,7 @@ def test_a_second_ctrl_c_kills_the_job(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
     for pid in harness.trainers():
-        os.kill(pid, signal.SIGSTOP)
+        harness.stop_process(pid)
 
     run.signal(signal.SIGINT)
     harness.wait_until(lambda: "cancel" in run.output().lower(), "the first Ctrl-C is acknowledged")

@@ -99,7 +99,7 @@ def test_a_host_keeps_no_snapshots_of_a_job_that_has_moved_to_another_host(clust
     harness.wait_until(lambda: cluster.get(job).job.checkpoints, "a step is saved")
     cluster.start_worker("h2", 1)
     for pid in harness.trainers():
-        os.kill(pid, signal.SIGSTOP)  # so that the trainer cannot remove its own snapshots
+        harness.stop_process(pid)  # so that the trainer cannot remove its own snapshots
     cluster.trainctl("drain", "h1", "--now")
 
     harness.wait_until(lambda: snapshots_of(cluster, "worker-h1") == {}, "h1 has no snapshots")
