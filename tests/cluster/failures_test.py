@@ -258,7 +258,7 @@ def start_run_on_a_small_disk(cluster, tmp_path):
     job = cluster.write_job(train__steps=1_000_000, resources__ranks=1, checkpoint__dir=str(disk / "run"))
     prefix = mounts.in_namespace(mounts.tmpfs(disk, "8m"))
     run = cluster.start("trainctl", [*prefix, harness.BIN / "trainctl", "run", job, "--json"])
-    harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "the job trains")
+    run.wait_for_steps(1)
     filler = mounts.fill(run, disk)
     harness.wait_until(lambda: "cannot write to its store" in run.output(), "the output says why it makes no progress",
                        30)
@@ -271,9 +271,7 @@ def test_a_run_with_a_full_disk_reports_it_and_continues_when_there_is_space(clu
     filler.unlink()
 
     harness.wait_until(lambda: "can write to its store again" in run.output(), "the run continues by itself")
-    steps = len(harness.steps_of(harness.events(run.output().rpartition("\n")[0])))
-    harness.wait_until(lambda: len(harness.steps_of(harness.events(run.output().rpartition("\n")[0]))) > steps,
-                       "steps are shown")
+    run.wait_for_steps(len(run.steps()) + 1)
     run.signal(signal.SIGINT)
     assert run.wait() == 130, run.output()
 

@@ -161,6 +161,22 @@ class Program:
     def output(self):
         return self.log.read_text(errors="replace")
 
+    def json_lines(self):
+        """The objects of its --json output so far, without other lines. The last line may be unfinished."""
+        complete = self.output().rpartition("\n")[0].splitlines()
+        return events("\n".join(line for line in complete if line.startswith("{")))
+
+    def steps(self):
+        """The steps that its --json output has reported so far, in order."""
+        return [line["step"] for line in self.json_lines() if line["event"] == "step"]
+
+    def wait_for_steps(self, count):
+        def enough():
+            assert self.alive() or len(self.steps()) >= count, f"{self.log.name} ended early:\n{self.output()}"
+            return len(self.steps()) >= count
+
+        wait_until(enough, f"{count} steps are reported")
+
     def alive(self):
         return self.popen.poll() is None
 

@@ -178,7 +178,7 @@ def test_another_users_listener_on_the_port_gets_no_token_and_controls_nothing(o
 
 def test_a_private_cluster_has_no_port_and_serves_only_its_user(cluster, other_user):
     run = cluster.start_trainctl("run", cluster.write_job(train__steps=1_000_000), "--json")
-    harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "a step")
+    run.wait_for_steps(1)
     daemons = {pid: line for pid, line in processes.descendants().items()
                if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke")}
     assert len(daemons) == 2

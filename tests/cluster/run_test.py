@@ -16,22 +16,6 @@ def start_run(cluster, *flags, **keys):
     return cluster.start_trainctl("run", cluster.write_job(**keys), "--json", *flags)
 
 
-def steps_of(program):
-    """The steps that the program has reported so far, in order; its last line may be unfinished."""
-    complete = program.output().rpartition("\n")[0].splitlines()
-    return [line["step"] for line in harness.events("\n".join(line for line in complete if line.startswith("{")))
-            if line["event"] == "step"]
-
-
-def wait_for_steps(program, count):
-    def enough():
-        steps = steps_of(program)
-        assert program.alive() or len(steps) >= count, f"the run ended early:\n{program.output()}"
-        return len(steps) >= count
-
-    harness.wait_until(enough, f"{count} steps are reported")
-
-
 def run_folders(cluster):
     root = cluster.folder / "trainyard-runs"
     return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
@@ -83,7 +67,7 @@ def test_set_overrides_the_file_with_yaml_values(cluster):
 
 def test_ctrl_c_cancels_the_job_with_a_message(cluster):
     run = start_run(cluster, **FOREVER)
-    wait_for_steps(run, 3)
+    run.wait_for_steps(3)
 
     run.signal(signal.SIGINT)
 
@@ -94,7 +78,7 @@ def test_ctrl_c_cancels_the_job_with_a_message(cluster):
 
 def test_a_second_ctrl_c_kills_the_job(cluster):
     run = start_run(cluster, **FOREVER)
-    wait_for_steps(run, 3)
+    run.wait_for_steps(3)
     for pid in harness.trainers():
         harness.stop_process(pid)
 
@@ -110,7 +94,7 @@ def test_a_second_ctrl_c_kills_the_job(cluster):
 def test_a_second_ctrl_c_says_that_a_job_on_a_cluster_may_continue(one_host):
     address = one_host.coordinator.address
     run = one_host.start_trainctl("--coordinator", address, "run", one_host.write_job(**FOREVER), "--json")
-    wait_for_steps(run, 3)
+    run.wait_for_steps(3)
     one_host.coordinator.signal(signal.SIGSTOP)
 
     run.signal(signal.SIGINT)
@@ -154,7 +138,7 @@ def test_one_signal_ends_a_command_that_waits_for_its_job_file(cluster, verb):
 
 def test_no_process_is_left_after_kill_9_of_trainctl(cluster):
     run = start_run(cluster, **FOREVER)
-    wait_for_steps(run, 3)
+    run.wait_for_steps(3)
 
     run.signal(signal.SIGKILL)
     run.wait()
@@ -164,7 +148,7 @@ def test_no_process_is_left_after_kill_9_of_trainctl(cluster):
 
 def test_no_process_is_left_after_kill_9_of_trainctl_and_its_private_daemons(cluster):
     run = start_run(cluster, **FOREVER)
-    wait_for_steps(run, 3)
+    run.wait_for_steps(3)
     daemons = [pid for pid in processes.descendants() if processes.name_of(pid) in ("trainyard-coord",
                                                                                     "trainyard-worke")]
     assert len(daemons) == 2
@@ -178,27 +162,27 @@ def test_no_process_is_left_after_kill_9_of_trainctl_and_its_private_daemons(clu
 
 def test_a_killed_trainer_of_a_run_is_restarted(cluster):
     run = start_run(cluster, **FOREVER, checkpoint__every_steps=50)
-    wait_for_steps(run, 60)
+    run.wait_for_steps(60)
     first = set(harness.trainers())
 
     os.kill(min(first), signal.SIGKILL)
 
     harness.wait_until(lambda: len(set(harness.trainers()) - first) == 2, "two new trainers run")
-    wait_for_steps(run, len(steps_of(run)) + 100)
+    run.wait_for_steps(len(run.steps()) + 100)
     run.signal(signal.SIGINT)
     assert run.wait() == 130
-    steps = steps_of(run)
+    steps = run.steps()
     assert steps == list(range(1, len(steps) + 1))
 
 
 def test_resume_continues_the_newest_run_of_that_name(cluster):
     keys = {"checkpoint__every_steps": 50, "train__schedule": {"kind": "constant", "warmup_steps": 0}}
     run = start_run(cluster, **FOREVER, **keys)
-    wait_for_steps(run, 120)
+    run.wait_for_steps(120)
     run.signal(signal.SIGINT)
     assert run.wait() == 130
     # The learning rate does not depend on the number of steps, so the run can get its end now.
-    keys["train__steps"] = steps_of(run)[-1] + 200
+    keys["train__steps"] = run.steps()[-1] + 200
     job = cluster.write_job("uninterrupted.yaml", name="uninterrupted", **keys)
     uninterrupted = harness.steps_of(harness.events(cluster.run_trainctl("run", job, "--json").stdout))
 

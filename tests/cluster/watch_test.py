@@ -17,25 +17,6 @@ SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
 FOREVER = {"train__steps": 1_000_000}
 
 
-def lines_of(program):
-    """(events, other lines) of what has been printed so far."""
-    complete = program.output().rpartition("\n")[0].splitlines()
-    return (harness.events("\n".join(line for line in complete if line.startswith("{"))),
-            [line for line in complete if not line.startswith("{")])
-
-
-def steps_shown(program):
-    return [line["step"] for line in lines_of(program)[0] if line["event"] == "step"]
-
-
-def wait_for_steps(program, count):
-    def enough():
-        assert program.alive() or len(steps_shown(program)) >= count, f"the program ended early:\n{program.output()}"
-        return len(steps_shown(program)) >= count
-
-    harness.wait_until(enough, f"{count} steps are reported")
-
-
 def replace_coordinator(cluster):
     """Kills the coordinator with kill -9 and starts a new one on the same port and state folder."""
     old = cluster.coordinator
@@ -53,19 +34,20 @@ def test_watch_shows_every_step_once_across_two_coordinator_kills(cluster, tmp_p
                          train__evaluate={"every_steps": 60, "batches": 2}, **SLOW)
     watch = cluster.start_trainctl("--coordinator", cluster.coordinator.address, "watch", job, "--json")
     for count in (30, 150):
-        wait_for_steps(watch, count)
+        watch.wait_for_steps(count)
         replace_coordinator(cluster)
     host.clear_faults()
 
     assert watch.wait(240) == 0, watch.output()
 
-    events, messages = lines_of(watch)
-    assert steps_shown(watch) == list(range(1, 361))
+    events = watch.json_lines()
+    assert watch.steps() == list(range(1, 361))
     assert [line["step"] for line in events if line["event"] == "eval"] == list(range(60, 361, 60))
     assert [line["step"] for line in events if line["event"] == "checkpoint"] == [90, 180, 270, 360]
     states = [line["state"] for line in events if line["event"] == "state"]
     assert states.count("RUNNING") == 1 and states[-1] == "SUCCEEDED", states
     assert (events[-1]["event"], events[-1]["state"]) == ("done", "SUCCEEDED")
+    messages = [line for line in watch.output().splitlines() if not line.startswith("{")]
     assert sum("does not answer" in line for line in messages) == 2, messages
     assert cluster.get(job).job.generation == 1
 
@@ -73,24 +55,24 @@ def test_watch_shows_every_step_once_across_two_coordinator_kills(cluster, tmp_p
 def test_run_on_a_cluster_shows_every_step_once_across_a_coordinator_kill(one_host):
     run = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "run",
                                   one_host.write_job(train__steps=300, **SLOW), "--json")
-    wait_for_steps(run, 30)
+    run.wait_for_steps(30)
     replace_coordinator(one_host)
 
     assert run.wait(240) == 0, run.output()
 
-    assert steps_shown(run) == list(range(1, 301))
+    assert run.steps() == list(range(1, 301))
 
 
 def test_watch_gives_up_after_the_time_given_by_reconnect_for(one_host):
     job = one_host.submit(**FOREVER, **SLOW)
     watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json",
                                     "--reconnect-for", "300ms")
-    wait_for_steps(watch, 3)
+    watch.wait_for_steps(3)
 
     one_host.coordinator.signal(signal.SIGKILL)
 
     assert watch.wait() == 3, watch.output()
-    assert lines_of(watch)[0][-1]["event"] == "error"
+    assert watch.json_lines()[-1]["event"] == "error"
 
 
 def test_logs_follow_continues_after_a_coordinator_kill(one_host):
@@ -98,12 +80,12 @@ def test_logs_follow_continues_after_a_coordinator_kill(one_host):
     logs = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "logs", job, "-f", "--rank", "0",
                                    "--json")
     one_host.wait_for_step(job, 30)
-    harness.wait_until(lambda: lines_of(logs)[0], "a line of output is shown")
+    harness.wait_until(lambda: logs.json_lines(), "a line of output is shown")
     replace_coordinator(one_host)
 
     assert logs.wait(240) == 0, logs.output()
 
-    shown = [line["text"] for line in lines_of(logs)[0] if line["stream"] == "stdout"]
+    shown = [line["text"] for line in logs.json_lines() if line["stream"] == "stdout"]
     stored = [line["text"] for line in harness.events(one_host.trainctl("logs", job, "--rank", "0", "--json").stdout)
               if line["stream"] == "stdout"]
     assert shown == stored
@@ -127,7 +109,7 @@ def test_training_continues_after_the_terminal_of_run_is_closed_and_watch_shows_
     monkeypatch.setenv("TRAINYARD_FAULT_POINTS", f"rank=0,point=snapshot,nth=1,do=wait:{gate}")
     job = cluster.write_job(train__steps=250, checkpoint__every_steps=125, **SLOW)
     run = cluster.start_trainctl("run", job, "--json")
-    wait_for_steps(run, 20)
+    run.wait_for_steps(20)
     folder = next((cluster.folder / "trainyard-runs").iterdir())
     trainers = set(harness.trainers())
     assert trainers
@@ -138,7 +120,7 @@ def test_training_continues_after_the_terminal_of_run_is_closed_and_watch_shows_
     gate.touch()
     command = watch_command_of(folder)
     assert command in run.output()
-    assert lines_of(run)[0][-1]["event"] == "done"
+    assert run.json_lines()[-1]["event"] == "done"
     assert "trainctl --coordinator unix:" in command
     watched = subprocess.run([*shlex.split(command), "--json"], capture_output=True, text=True, timeout=240,
                              check=False)
@@ -160,12 +142,12 @@ def test_a_hangup_of_run_on_a_cluster_only_stops_watching(one_host):
     run_folder = one_host.folder / "run"
     run = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "run",
                                   one_host.write_job(**FOREVER, **SLOW, checkpoint__dir=str(run_folder)), "--json")
-    wait_for_steps(run, 3)
+    run.wait_for_steps(3)
 
     run.signal(signal.SIGHUP)
 
     assert run.wait() == 0, run.output()
-    job = lines_of(run)[0][0]["id"]
+    job = run.json_lines()[0]["id"]
     assert watch_command_of(run_folder).endswith(f"--coordinator {one_host.coordinator.address} watch {job}")
     step = one_host.get(job).job.last_step
     one_host.wait_for_step(job, step + 5)
